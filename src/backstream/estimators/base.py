@@ -1,0 +1,121 @@
+"""What estimators of the ELBO and of its gradient have in common."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from backstream.families.base import BackwardFamily
+from backstream.models.base import StateSpaceModel
+
+Inputs = Any
+Carry = Any
+
+
+class Estimate(NamedTuple):
+    """An ELBO with its gradients: with respect to λ (a pytree like the family's arrays) and θ (like the model's, or None)."""
+
+    elbo: Float[Array, ""]
+    gradient: PyTree
+    model_gradient: PyTree = None
+
+
+class OnlineEstimate(NamedTuple):
+    """What one observation gives.
+
+    `total` is the objective so far, L_t and its gradient; `increment` is what this observation adds to it, the
+    direction to ascend. `ess` is the effective sample size of the backward weights, `acceptance` the acceptance rate of
+    accept-reject sampling (NaN where the estimator has no such thing), `functional` the expectation of the additive
+    functional (None if there is none).
+    """
+
+    total: Estimate
+    increment: Estimate
+    ess: Float[Array, ""]
+    acceptance: Float[Array, ""]
+    functional: PyTree = None
+
+
+class OnlineEstimator(eqx.Module):
+    """Reads one observation at a time, in constant memory."""
+
+    @abstractmethod
+    def init(
+        self, p: StateSpaceModel, q: BackwardFamily, y: Float[Array, " dy"], u: Inputs = None, *, key: Array
+    ) -> tuple[Carry, OnlineEstimate]:
+        """The first observation."""
+
+    @abstractmethod
+    def step(
+        self,
+        p: StateSpaceModel,
+        q: BackwardFamily,
+        carry: Carry,
+        y: Float[Array, " dy"],
+        u: Inputs = None,
+        *,
+        key: Array,
+    ) -> tuple[Carry, OnlineEstimate]:
+        """Each later one."""
+
+
+class OfflineEstimator(eqx.Module):
+    """Reads a whole sequence."""
+
+    @abstractmethod
+    def __call__(
+        self, p: StateSpaceModel, q: BackwardFamily, ys: Float[Array, "t dy"], inputs: Inputs = None, *, key: Array
+    ) -> Estimate: ...
+
+
+class Scan(OfflineEstimator):
+    """An online estimator run over a fixed sequence with λ held still: the paper's offline computation."""
+
+    online: OnlineEstimator
+
+    def __call__(self, p, q, ys, inputs=None, *, key):
+        def step(carry, scanned):
+            t, y, u = scanned
+            carry, estimate = self.online.step(p, q, carry[0], y, u, key=jax.random.fold_in(key, t))
+            return (carry, estimate.total), None
+
+        first = jax.tree.map(lambda leaf: leaf[0], inputs)
+        rest = jax.tree.map(lambda leaf: leaf[1:], inputs)
+        carry, estimate = self.online.init(p, q, ys[0], first, key=jax.random.fold_in(key, 0))
+        steps = jnp.arange(1, len(ys))
+        (_, total), _ = jax.lax.scan(step, (carry, estimate.total), (steps, ys[1:], rest))
+        return total
+
+
+def flatten(module: eqx.Module) -> tuple[Float[Array, " n"], Callable[[Array], Any]]:
+    """The inexact arrays of a module as one vector, and the way back to a module."""
+    arrays, static = eqx.partition(module, eqx.is_inexact_array)
+    vector, unravel = ravel_pytree(arrays)
+    return vector, lambda v: eqx.combine(unravel(v), static)
+
+
+def like(module: eqx.Module, vector: Float[Array, " n"]) -> PyTree:
+    """A vector as a pytree of the module's inexact arrays: the inverse of `flatten`, without what is not learned."""
+    return eqx.filter(flatten(module)[1](vector), eqx.is_inexact_array)
+
+
+def differentiate(
+    objective: Callable[[Any, Any], Any], p: StateSpaceModel, q: BackwardFamily, learn_model: bool, *, has_aux: bool = False
+) -> Any:
+    """The value of a differentiable objective(p, q) and its gradients, with respect to θ only where asked for.
+
+    An `Estimate`, or, where the objective returns its value with something else, that something beside it.
+    """
+    if learn_model:
+        result, (model_gradient, gradient) = eqx.filter_value_and_grad(lambda pq: objective(*pq), has_aux=has_aux)((p, q))
+    else:
+        result, gradient = eqx.filter_value_and_grad(lambda q: objective(p, q), has_aux=has_aux)(q)
+        model_gradient = None
+    if has_aux:
+        return Estimate(result[0], gradient, model_gradient), result[1]
+    return Estimate(result, gradient, model_gradient)

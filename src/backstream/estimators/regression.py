@@ -1,0 +1,210 @@
+"""The alternative to importance weights: H_t and G_t as functions, fitted by regression (Campbell et al., 2021).
+
+H_t(x) = E[H_{t-1}(X_{t-1}) + f̃_t(X_{t-1}, x) | X_t = x] is what least squares finds from pairs (ξ_{t-1}, ξ_t) ~ q_{t-1:t}
+with targets Ĥ_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t) (paper, appendix "Functional regression"); G_t likewise. No weights
+degenerate, as the pairs come from the kernels themselves. The price is a fit at every observation, a choice of what to
+fit, and errors of approximation that are handed on. The fit of time t is used at t + 1: L_t and its gradient are averages
+of the targets themselves.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from backstream.families.base import BackwardFamily
+from backstream.gaussian import Frame
+from backstream.models.base import Inputs, StateSpaceModel
+from backstream.models.density import log_emission
+
+from .base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from .regressors import AbstractRegressor, KernelRidge
+from .sensitivity import AbstractSensitivity, Forward, Pull
+from .sums import CompensatedSum
+
+
+class RegressionCarry(NamedTuple):
+    state: PyTree
+    """a_t."""
+    frame: Frame
+    """Of q_t: the coordinates in which the functions are fitted."""
+    H: PyTree
+    G: PyTree
+    """The fits of H_t, and of G_t beside the gradient in θ, all less their means."""
+    H_sum: CompensatedSum
+    G_sum: CompensatedSum
+    """Those means, accumulated."""
+    rest: Float[Array, ""]
+    """−E[log q_t], what the ELBO has beside the sum."""
+    G_rest: Float[Array, " k"]
+    """E[∇log q_t (H_t − log q_t)], what its gradient has."""
+    sensitivity: PyTree
+
+
+class Pairs(NamedTuple):
+    """Samples ξ_t of q_t and ξ_{t-1} of q_{t-1|t}(ξ_t, ·), with H_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t) and log q_t(ξ_t)."""
+
+    state: PyTree
+    frame: Frame
+    xi_prev: Float[Array, "n d"] | None
+    xi: Float[Array, "n d"]
+    r: Float[Array, " n"]
+    log_q: Float[Array, " n"]
+
+
+class Regression(OnlineEstimator):
+    """The ELBO and its gradient online, with H_t and G_t fitted by a regressor at `num_samples` pairs.
+
+    `regressor` is `KernelRidge()` or `Network()`. `sensitivity` says how the states depend on λ; with `Frozen()`, for
+    families whose parameters at t are their own (`PerStep`), no G is carried and the gradient is taken along the
+    reparameterised pairs, through Ĥ_{t-1}, as Campbell et al. do. `learn_model` adds the gradient with respect to θ.
+    """
+
+    num_samples: int = eqx.field(static=True)
+    regressor: AbstractRegressor = KernelRidge()
+    sensitivity: AbstractSensitivity = Forward()
+    learn_model: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        if self.num_samples < 2:
+            raise ValueError(f"num_samples must be at least 2, not {self.num_samples}.")
+
+    def init(self, p, q, y, u=None, *, key):
+        key_draw, key_H, key_G = jax.random.split(key, 3)
+        (lam, _), (theta, _) = flatten(q), flatten(p)
+        columns = lam.size * self.sensitivity.remembers + theta.size * self.learn_model
+
+        def draw(q: BackwardFamily) -> Pairs:
+            state = q.init(y, u)
+            frame = q.marginal(state).frame()
+            z = jax.random.normal(key_draw, (self.num_samples, q.state_dim), lam.dtype)
+            xi = frame.restore(z)
+            r = jax.vmap(lambda x: _log_joint(p, None, x, y, u))(xi)
+            return Pairs(state, frame, None, xi, r, frame.log_prob(z))
+
+        sensitivity, pull = self.sensitivity.init(q, y, u)
+        pairs, pathwise = self._draw(draw, q)
+
+        def blank(outputs, key):
+            return self.regressor.init(self.num_samples, q.state_dim, outputs, lam.dtype, key=key)
+
+        zero, zeros = jnp.zeros((), lam.dtype), jnp.zeros(columns, lam.dtype)
+        sums = CompensatedSum.zeros((), lam.dtype), CompensatedSum.zeros((columns,), lam.dtype)
+        G = blank(columns, key_G) if columns else None
+        carry = RegressionCarry(pairs.state, pairs.frame, blank(1, key_H), G, *sums, zero, zeros, sensitivity)
+        past = jnp.zeros((self.num_samples, columns), lam.dtype)
+        return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
+
+    def step(self, p, q, carry, y, u=None, *, key):
+        lam, _ = flatten(q)
+        noise = jax.random.normal(key, (2, self.num_samples, q.state_dim), lam.dtype)
+
+        def draw(q: BackwardFamily) -> Pairs:
+            state = q.update(carry.state, y, u)
+            frame, before = q.marginal(state).frame(), q.marginal(carry.state)
+            xi = frame.restore(noise[0])
+
+            def backward(x, z):
+                kernel = (before * q.potential(state, x)).frame()
+                x_prev = kernel.restore(z)
+                return x_prev, _log_joint(p, x_prev, x, y, u) - kernel.log_prob(z)
+
+            xi_prev, f = jax.vmap(backward)(xi, noise[1])
+            H_prev = self.regressor.predict(carry.H, carry.frame.standardise(xi_prev))[:, 0]
+            return Pairs(state, frame, xi_prev, xi, H_prev + f, frame.log_prob(noise[0]))
+
+        sensitivity, pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
+        pairs, pathwise = self._draw(draw, q)
+        past = jnp.zeros((self.num_samples, 0), lam.dtype)
+        if carry.G is not None:
+            past = self.regressor.predict(carry.G, carry.frame.standardise(pairs.xi_prev))
+        return self._conclude(p, q, carry._replace(sensitivity=sensitivity), pairs, past, pathwise, pull, y, u)
+
+    def _draw(self, draw, q: BackwardFamily) -> tuple[Pairs, PyTree]:
+        """The pairs, and, where nothing of the past depends on λ, the gradient of E[r − log q_t] along them."""
+        if self.sensitivity.remembers:
+            return draw(q), None
+
+        def objective(q):
+            pairs = draw(q)
+            return (pairs.r - pairs.log_q).mean(), pairs
+
+        gradient, pairs = eqx.filter_grad(objective, has_aux=True)(q)
+        return pairs, gradient
+
+    def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: Pull, y, u):
+        (lam, _), n = flatten(q), self.num_samples
+        z = pairs.frame.standardise(pairs.xi)
+        r_mean, rest = pairs.r.mean(), -pairs.log_q.mean()
+        H, expected = self.regressor.fit(carry.H, z, (pairs.r - r_mean)[:, None])
+
+        news, G_rest = [], jnp.zeros_like(carry.G_rest)
+        if self.sensitivity.remembers:
+            score = jnp.zeros((n, lam.size), lam.dtype)
+            if pairs.xi_prev is not None:
+                score = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - expected[:, 0], pull)
+            news.append(score)
+            # Leave-one-out: r_k − mean of the others = n/(n − 1) (r_k − r̄).
+            h = pairs.r - pairs.log_q
+            G_rest = G_rest.at[: lam.size].set(_marginal_score(q, pairs, (h - h.mean()) / (n - 1), pull))
+        if self.learn_model:
+            news.append(_model_scores(p, pairs, y, u))
+        G, G_mean = carry.G, jnp.zeros_like(carry.G_rest)
+        if carry.G is not None:
+            targets = past + jnp.concatenate(news, axis=1)
+            G_mean = targets.mean(0)
+            G, _ = self.regressor.fit(carry.G, z, targets - G_mean)
+        H_sum, G_sum = carry.H_sum.add(r_mean), carry.G_sum.add(G_mean)
+
+        def estimate(elbo, columns):
+            gradient, columns = (like(q, columns[: lam.size]), columns[lam.size :]) if pathwise is None else (pathwise, columns)
+            return Estimate(elbo, gradient, like(p, columns) if self.learn_model else None)
+
+        total = estimate(H_sum.total() + rest, G_sum.total() + G_rest)
+        increment = estimate(r_mean + rest - carry.rest, G_mean + G_rest - carry.G_rest)
+        nan = jnp.full((), jnp.nan, lam.dtype)
+        carry = RegressionCarry(pairs.state, pairs.frame, H, G, H_sum, G_sum, rest, G_rest, carry.sensitivity)
+        return carry, OnlineEstimate(total, increment, ess=nan, acceptance=nan)
+
+
+def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: Inputs) -> Float[Array, ""]:
+    """log ℓ_t(x_prev, x, y), where x_prev is None at the first observation."""
+    law = p.prior(u) if x_prev is None else p.transition(x_prev, u)
+    return law.log_prob(x) + log_emission(p, x, y, u)
+
+
+def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"], pull: Pull) -> Array:
+    """c_k ∇_λ log q_{t-1|t}(ξ_t^k, ξ_{t-1}^k), [N, P]."""
+    (lam, rebuild), (a_prev, restore), (a, _) = flatten(q), ravel_pytree(previous), ravel_pytree(pairs.state)
+
+    def weighted(v, a_prev, a, c, x_prev, x):
+        family = rebuild(v)
+        return c * (family.marginal(restore(a_prev)) * family.potential(restore(a), x)).log_prob(x_prev)
+
+    one = jax.grad(weighted, argnums=(0, 1, 2))
+    direct, to_prev, to_now = jax.vmap(one, (None, None, None, 0, 0, 0))(lam, a_prev, a, c, pairs.xi_prev, pairs.xi)
+    return direct + pull(to_prev, to_now)
+
+
+def _marginal_score(q: BackwardFamily, pairs: Pairs, c: Float[Array, " n"], pull: Pull) -> Float[Array, " p"]:
+    """Σ_k c_k ∇_λ log q_t(ξ_t^k)."""
+    (lam, rebuild), (a, restore) = flatten(q), ravel_pytree(pairs.state)
+
+    def weighted(v, a):
+        return c @ jax.vmap(rebuild(v).marginal(restore(a)).log_prob)(pairs.xi)
+
+    direct, to_now = jax.grad(weighted, argnums=(0, 1))(lam, a)
+    return direct + pull(None, to_now)
+
+
+def _model_scores(p: StateSpaceModel, pairs: Pairs, y: Array, u: Inputs) -> Float[Array, "n t"]:
+    """∇_θ log ℓ_t(ξ_{t-1}^k, ξ_t^k)."""
+    theta, rebuild = flatten(p)
+
+    def one(x_prev: Any, x):
+        return jax.grad(lambda v: _log_joint(rebuild(v), x_prev, x, y, u))(theta)
+
+    return jax.vmap(one)(pairs.xi_prev, pairs.xi)

@@ -1,0 +1,249 @@
+"""The recursive score estimator: the paper's Algorithm 1, with its errata put right.
+
+With N i.i.d. samples ξ_t^i of q_t and the weights w_ij of the backward kernels (eq. backwardweights),
+
+    H_t^i = Σ_j w_ij (H_{t-1}^j + f̃_t(ξ_{t-1}^j, ξ_t^i))                                             (approx:Hstat)
+    G_t^i = Σ_j w_ij {G_{t-1}^j + ∇log q_{t-1|t}(ξ_t^i, ξ_{t-1}^j) (H_{t-1}^j + f̃_t − baseline)}     (approx:Gstat)
+    L_t   = mean_i {H_t^i − log q_t(ξ_t^i)}                                                          (approx:ELBO)
+    ∇L_t  = mean_i {G_t^i + ∇log q_t(ξ_t^i) (H_t^i − log q_t(ξ_t^i) − baseline)}                     (approx:grad:ELBO)
+
+where f̃_t = log m_t + log g_t − log q_{t-1|t}. Where the printed text differs it is wrong, and the appendix' own proof
+says so: the sum for G runs over j; the last line needs the entropy term −log q_t; H on the right-hand side of
+Algorithm 1 has time t − 1; ∇log q_t is taken under λ_t; the online update ascends ∇L_t − ∇L_{t-1}, not ∇L_t.
+
+Three pieces of algebra make it fast and keep it bounded:
+
+* q_{t-1|t}(ξ^i, ·) has natural parameter η_{t-1} + η̃_t(ξ^i) and sufficient statistic T, so that the score term of
+  particle i is the pullback of one vector, S_i = Σ_j C_ij T(ξ_{t-1}^j), through λ ↦ η_{t-1} + η̃_t(ξ^i): N pullbacks,
+  never N² gradients.
+* H and G may be shifted by any constant. They are centred at every step, and what was taken out is summed apart,
+  compensated: nothing else in the carry grows with t.
+* All of it happens in the frame of q_{t-1}, where its samples are standard normal draws.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from backstream.families.base import BackwardFamily
+from backstream.models.density import log_emission, log_prior, log_transitions
+
+from .base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from .baselines import AbstractBaseline, LeaveOneOut
+from .functionals import AdditiveFunctional, vmap_rows
+from .objectives import AbstractObjective, Increment
+from .particles import Particles, backward_kernels, draw, log_backward, log_transition
+from .sensitivity import AbstractSensitivity, Forward, Frozen, Pull, depends
+from .sums import Running
+from .weights import AbstractPairs, AbstractWeights, SelfNormalised
+
+
+class ScoreCarry(NamedTuple):
+    """What is handed from one observation to the next: of constant size, and bounded."""
+
+    particles: Particles
+    sensitivity: Any
+    H: Running
+    G: Running | None
+    S: Running | None
+    F: Running | None
+
+
+class RecursiveScore(OnlineEstimator):
+    """The ELBO and its gradient from one observation to the next, without ever going back.
+
+    `num_particles` is N. `weights` chooses the backward weights, `baseline` the control variate, `sensitivity` how
+    η_{t-1} and η_t depend on λ, `objective` what is ascended. `learn_model` adds the gradient in θ; `functional` an
+    additive functional whose expectation under q_{0:t} rides on the same weights.
+
+        estimator = RecursiveScore(100)
+        carry, estimate = estimator.init(p, q, ys[0], key=key)
+        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        estimate.increment.gradient
+    """
+
+    num_particles: int = eqx.field(static=True)
+    weights: AbstractWeights = SelfNormalised()
+    sensitivity: AbstractSensitivity = Forward()
+    baseline: AbstractBaseline = LeaveOneOut()
+    objective: AbstractObjective = Increment()
+    learn_model: bool = eqx.field(static=True, default=False)
+    functional: AdditiveFunctional | None = None
+
+    def __check_init__(self):
+        if self.num_particles < 1:
+            raise ValueError(f"num_particles must be at least 1, not {self.num_particles}.")
+        draws = min(self.num_particles, self.weights.num_draws(self.num_particles))
+        if draws < self.baseline.least_draws:
+            raise ValueError(
+                f"{type(self.baseline).__name__} needs at least {self.baseline.least_draws} draws to average over, "
+                f"but there are {self.num_particles} particles and {type(self.weights).__name__} uses {draws}."
+            )
+
+    def init(self, p, q, y, u=None, *, key):
+        self._check_family(q)
+        particles = draw(q, q.init(y, u), self.num_particles, key=key)
+        sensitivity, pull = self.sensitivity.init(q, y, u)
+        (lam, _), (theta, rebuild), xi = flatten(q), flatten(p), particles.xi
+
+        def log_joint(p, x):  # log ℓ_0(x, y_0) = log χ(x) + log g_0(x, y_0)
+            return log_prior(p, x, u) + log_emission(p, x, y, u)
+
+        def nothing(*shape):
+            return Running.zeros(self.num_particles, shape, lam.dtype)
+
+        S = F = None
+        if self.learn_model:
+            S = jax.vmap(jax.grad(lambda v, x: log_joint(rebuild(v), x)), (None, 0))(theta, xi)
+        if self.functional is not None:
+            F = self.functional.at_first(xi, y)
+        carry = ScoreCarry(
+            particles,
+            sensitivity,
+            H=nothing(),
+            G=nothing(lam.size) if self.sensitivity.remembers else None,
+            S=None if S is None else nothing(*S.shape[1:]),
+            F=None if F is None else nothing(*F.shape[1:]),
+        )
+        H = jax.vmap(lambda x: log_joint(p, x))(xi)
+        G = jnp.zeros((self.num_particles, lam.size), lam.dtype)
+        nan = jnp.full((), jnp.nan, lam.dtype)
+        return self._conclude(p, q, carry, pull, H, G, S, F, y, ess=nan, acceptance=nan)
+
+    def step(self, p, q, carry, y, u=None, *, key):
+        self._check_family(q)
+        key_draw, key_pairs = jax.random.split(key)
+        previous, gamma = carry.particles, self.objective.discount
+
+        # a_t, q_t and its samples ξ_t; the backward kernels q_{t-1|t}(ξ_t^i, ·) and their weights w_ij
+        particles = draw(q, q.update(previous.state, y, u), self.num_particles, key=key_draw)
+        sensitivity, pull = self.sensitivity.advance(q, carry.sensitivity, previous.state, y, u)
+        xi_previous, xi = previous.xi, particles.xi
+        kernels = backward_kernels(q, previous, particles.state, xi)
+        pairs = self.weights.pairs(kernels, previous.z, key=key_pairs)
+
+        # r_ij = H_{t-1}^j + f̃_t(ξ_{t-1}^j, ξ_t^i)
+        log_m = log_transition(p, pairs, xi_previous, xi, u)
+        log_g = jax.vmap(lambda x: log_emission(p, x, y, u))(xi)
+        H_previous = self.objective.renew(carry.H.at_samples, previous.log_q())
+        r = pairs.gather(H_previous) + log_m + log_g[:, None] - log_backward(previous, pairs, kernels)
+
+        # H_t^i, and S_i = Σ_j C_ij T(ξ_{t-1}^j) pulled back through λ ↦ η_{t-1} + η̃_t(ξ^i)
+        H, eta_cotangents = pairs.value_and_score(r, self.baseline)
+        G = self._pull_backward(q, previous, particles.state, xi, eta_cotangents, pull)
+        S = F = None
+        if carry.G is not None:
+            G = gamma * pairs.average(carry.G.at_samples) + G
+        if carry.S is not None:
+            S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
+        if carry.F is not None:
+            F = pairs.average(carry.F.at_samples) + self.functional.average(pairs, xi_previous, xi, y)
+        carry = carry._replace(particles=particles, sensitivity=sensitivity)
+        return self._conclude(p, q, carry, pull, H, G, S, F, y, pairs.ess(), pairs.acceptance())
+
+    def _conclude(self, p, q, carry, pull, H, G, S, F, y, ess, acceptance):
+        """From what is known at the samples of q_t to L_t, ∇L_t and what they add to L_{t-1}, ∇L_{t-1}."""
+        particles, gamma, direction = carry.particles, self.objective.discount, self.objective.direction
+        marginal = self.weights.marginal(particles.z)
+        r = H - particles.log_q()  # with the entropy term, which the printed algorithm lacks
+        elbo, eta_cotangent = marginal.value_and_score(r[None], self.baseline)
+        outer = self._pull_marginal(q, particles, eta_cotangent[0], pull)
+        H_bar, G_bar = marginal.average(H)[0], marginal.average(G)[0]
+        shift = 1.0 if self.baseline.zero_sum else 0.0  # without a baseline nothing may be taken out
+
+        running_H, L, L_change = carry.H.advance(H, elbo[0], shift * H_bar, gamma)
+        running_G, running_S, running_F = carry.G, carry.S, carry.F
+        gradient = gradient_change = G_bar + outer
+        model_gradient = model_change = functional = None
+        if running_G is not None:
+            running_G, gradient, gradient_change = running_G.advance(G, G_bar + outer, shift * G_bar, gamma)
+        if running_S is not None:
+            S_bar = marginal.average(S)[0]
+            running_S, model_gradient, model_change = running_S.advance(S, S_bar, S_bar, gamma)
+        if running_F is not None:
+            F_bar = marginal.average(F)[0]
+            running_F, functional, _ = running_F.advance(F, F_bar, F_bar)
+            functional = self.functional.restore(functional, particles.xi, y)
+
+        def estimate(elbo, gradient, model_gradient):
+            return Estimate(elbo, like(q, gradient), None if model_gradient is None else like(p, model_gradient))
+
+        increment = estimate(
+            direction(L, L_change),
+            direction(gradient, gradient_change),
+            None if model_gradient is None else direction(model_gradient, model_change),
+        )
+        total = estimate(L, gradient, model_gradient)
+        carry = carry._replace(H=running_H, G=running_G, S=running_S, F=running_F)
+        return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
+
+    def _pull_backward(self, q, previous, state, xi, cotangents, pull) -> Float[Array, "n p"]:
+        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}, to λ."""
+        lam, rebuild = flatten(q)
+
+        def eta_tilde(v, a, x):
+            return rebuild(v).potential(a, x).into(previous.frame).eta
+
+        def eta(v, a):
+            return rebuild(v).marginal(a).into(previous.frame).eta
+
+        through_potential, to_now = jax.vmap(
+            lambda x, c: _pull_each(lambda v, a: eta_tilde(v, a, x), lam, state, c), (0, 0)
+        )(xi, cotangents)
+        through_marginal, to_previous = jax.vmap(lambda c: _pull_each(eta, lam, previous.state, c))(cotangents)
+        terms = [through_potential, through_marginal]
+        if to_now is not None or to_previous is not None:
+            terms.append(pull(to_previous, to_now))
+        return sum(term for term in terms if term is not None)
+
+    def _pull_marginal(self, q, particles, cotangent, pull) -> Float[Array, " p"]:
+        """A cotangent of η_t, in the frame of q_t, to λ."""
+        lam, rebuild = flatten(q)
+
+        def eta(v, a):
+            return rebuild(v).marginal(a).into(particles.frame).eta
+
+        direct, to_now = _pull_each(eta, lam, particles.state, cotangent)
+        through_state = 0.0 if to_now is None else pull(None, to_now)
+        return through_state if direct is None else direct + through_state
+
+    def _model_score(self, p, pairs, xi_previous, xi, y, u) -> Float[Array, "n t"]:
+        """Ê_i[∇_θ log ℓ_t(X_{t-1}, ξ_t^i)] for each i."""
+        theta, rebuild = flatten(p)
+
+        def row(x_previous, x, coefficients):
+            def averaged(v):
+                p = rebuild(v)
+                return coefficients @ log_transitions(p, x_previous, x[None], u)[0] + log_emission(p, x, y, u)
+
+            return jax.grad(averaged)(theta)
+
+        return vmap_rows(row, pairs, xi_previous)(xi, pairs.coefficients())
+
+    def _check_family(self, q: BackwardFamily) -> None:
+        if q.amortised != self.sensitivity.remembers:
+            raise TypeError(
+                f"{type(self.sensitivity).__name__} does not fit {type(q).__name__}: a family whose parameters at t are "
+                "its own (PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, go "
+                "with Forward() or Truncated(depth)."
+            )
+
+
+def _pull_each(function, lam, state, cotangent):
+    """A cotangent of function(λ, a) to (λ, flat a), each None if the function does not depend on it."""
+    a, restore = ravel_pytree(state)
+
+    def flat(v, a):
+        return function(v, restore(a))
+
+    to_lam = to_a = None
+    if depends(lambda v: flat(v, a), lam):
+        (to_lam,) = jax.vjp(lambda v: flat(v, a), lam)[1](cotangent)
+    if depends(lambda a: flat(lam, a), a):
+        (to_a,) = jax.vjp(lambda a: flat(lam, a), a)[1](cotangent)
+    return to_lam, to_a
+

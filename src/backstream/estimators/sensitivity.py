@@ -1,0 +1,183 @@
+"""How the states a_{t-1} and a_t depend on λ.
+
+The scores of q_t and q_{t-1|t} need the derivative of η_t and η_{t-1} with respect to λ, through every update since the
+first observation. `Forward` carries the Jacobian J_t = ∂a_t/∂λ exactly; `Truncated` replays the last Δ updates and takes
+what came before as constant (the paper's truncated backpropagation); `Frozen` is for families whose parameters at t
+are their own, so that nothing before t depends on them.
+
+Each gives, at time t, a `Pull`: the map that turns cotangents of (a_{t-1}, a_t) into cotangents of λ.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from backstream.families.base import BackwardFamily
+
+from .base import flatten
+
+Pull = Callable[[Array | None, Array | None], Array]
+"""(cotangents of a_{t-1} or None, of a_t or None), [A] or [N, A] each, to those of λ, [P] or [N, P]."""
+
+
+def flatten_state(state: PyTree) -> Float[Array, " a"]:
+    return ravel_pytree(state)[0]
+
+
+def depends(function: Callable[[Any], Any], argument: Any) -> bool:
+    """Whether the result of a traceable function can depend on its argument at all.
+
+    XLA does not simplify products with zeros: what cannot depend on a_t should not be multiplied by ∂a_t/∂λ.
+    """
+    jaxpr = jax.make_jaxpr(function)(argument).jaxpr
+    reached = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(v in reached for v in equation.invars if not hasattr(v, "val")):
+            reached.update(equation.outvars)
+    return any(v in reached for v in jaxpr.outvars if not hasattr(v, "val"))
+
+
+def pull_each(vjp: Callable[[Any], Any], cotangents: Any, batched: bool) -> Any:
+    return jax.vmap(vjp)(cotangents) if batched else vjp(cotangents)
+
+
+class AbstractSensitivity(eqx.Module):
+    remembers: eqx.AbstractClassVar[bool]
+    """Whether anything before t depends on λ, i.e. whether G has to be carried."""
+
+    @abstractmethod
+    def init(self, q: BackwardFamily, y: Array, u: Any) -> tuple[Any, Pull]:
+        """At the first observation."""
+
+    @abstractmethod
+    def advance(self, q: BackwardFamily, carry: Any, state: PyTree, y: Array, u: Any) -> tuple[Any, Pull]:
+        """At each later one; `state` is a_{t-1}."""
+
+
+class Forward(AbstractSensitivity):
+    """The exact sensitivity, carried forward: J_t = ∂_a U(a_{t-1}, λ) J_{t-1} + ∂_λ U, for a_t = U(a_{t-1}, λ)."""
+
+    remembers: ClassVar[bool] = True
+
+    def init(self, q, y, u):
+        lam, rebuild = flatten(q)
+        J = jax.jacrev(lambda v: flatten_state(rebuild(v).init(y, u)))(lam)
+        return J, lambda previous, now: now @ J
+
+    def advance(self, q, carry, state, y, u):
+        lam, rebuild = flatten(q)
+        a, restore = ravel_pytree(state)
+
+        def update(a, v):
+            return flatten_state(rebuild(v).update(restore(a), y, u))
+
+        U_a, U_lam = jax.jacrev(update, argnums=(0, 1))(a, lam)
+        J_previous, J = carry, U_a @ carry + U_lam
+
+        def pull(previous, now):
+            if now is None:
+                return previous @ J_previous
+            return now @ J if previous is None else previous @ J_previous + now @ J
+
+        return J, pull
+
+
+class Replay(NamedTuple):
+    """The last Δ observations with the states they led to (flat), oldest first, and how many have been seen in all."""
+
+    states: Float[Array, "depth a"]
+    ys: Float[Array, "depth dy"]
+    us: PyTree
+    seen: Int[Array, ""]
+
+
+class Truncated(AbstractSensitivity):
+    """Truncated backpropagation: at time t the states (a_s), s ≤ t − depth, are taken as independent of λ."""
+
+    depth: int = eqx.field(static=True, default=2)
+    remembers: ClassVar[bool] = True
+
+    def __check_init__(self):
+        if self.depth < 1:
+            raise ValueError(f"The depth of the truncated sensitivity must be at least 1, not {self.depth}.")
+
+    def init(self, q, y, u):
+        lam, rebuild = flatten(q)
+
+        def first(v):
+            return flatten_state(rebuild(v).init(y, u))
+
+        a, vjp = jax.vjp(first, lam)
+
+        def last_of_many(leaf):
+            return jnp.zeros((self.depth, *jnp.shape(leaf)), jnp.result_type(leaf)).at[-1].set(leaf)
+
+        carry = Replay(last_of_many(a), last_of_many(y), jax.tree.map(last_of_many, u), jnp.asarray(1))
+        return carry, lambda previous, now: pull_each(vjp, now, now.ndim > 1)[0]
+
+    def advance(self, q, carry, state, y, u):
+        lam, rebuild = flatten(q)
+        restore = ravel_pytree(state)[1]
+
+        def append(buffer, leaf):
+            return jnp.concatenate([buffer[1:], jnp.asarray(leaf, buffer.dtype)[None]])
+
+        ys = append(carry.ys, y)
+        us = jax.tree.map(append, carry.us, u)
+        age = jnp.arange(self.depth)[::-1]
+        times = carry.seen - age  # the time of each kept observation; negative where there is none yet
+
+        def replay(v):
+            family = rebuild(v)
+
+            def one(a, scanned):
+                s, y, u = scanned
+                a_next = jax.lax.switch(
+                    jnp.clip(s + 1, 0, 2),
+                    [
+                        lambda: a,
+                        lambda: flatten_state(family.init(y, u)),
+                        lambda: flatten_state(family.update(restore(a), y, u)),
+                    ],
+                )
+                return a_next, a
+
+            now, before = jax.lax.scan(one, carry.states[0], (times, ys, us))
+            return before[-1], now
+
+        (_, now), vjp = jax.vjp(replay, lam)
+
+        def pull(previous, now_):
+            some = previous if now_ is None else now_
+            cotangents = tuple(jnp.zeros_like(some) if c is None else c for c in (previous, now_))
+            return pull_each(vjp, cotangents, some.ndim > 1)[0]
+
+        return Replay(append(carry.states, now), ys, us, carry.seen + 1), pull
+
+
+class Frozen(AbstractSensitivity):
+    """The past is constant: for families whose parameters at each time are their own (`PerStep`)."""
+
+    remembers: ClassVar[bool] = False
+
+    def init(self, q, y, u):
+        lam, rebuild = flatten(q)
+        _, vjp = jax.vjp(lambda v: flatten_state(rebuild(v).init(y, u)), lam)
+        return None, lambda previous, now: pull_each(vjp, now, now.ndim > 1)[0]
+
+    def advance(self, q, carry, state, y, u):
+        lam, rebuild = flatten(q)
+        _, vjp = jax.vjp(lambda v: flatten_state(rebuild(v).update(state, y, u)), lam)
+
+        def pull(previous, now):
+            if now is None:
+                return jnp.zeros((*previous.shape[:-1], lam.size), lam.dtype)
+            return pull_each(vjp, now, now.ndim > 1)[0]
+
+        return None, pull

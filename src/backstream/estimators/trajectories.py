@@ -1,0 +1,250 @@
+"""Estimators from reparameterised backward trajectories: over a whole sequence, or over a sliding window.
+
+Along a trajectory x_t ~ q_t, x_{s-1} ~ q_{s-1|s}(x_s, ·), drawn backwards with noise that does not depend on λ, the ELBO is
+the mean of
+
+    log χ(x_0) + Σ_s log g_s(x_s, y_s) + Σ_s {log m_s(x_{s-1}, x_s) − log q_{s-1|s}(x_s, x_{s-1})} − log q_t(x_t),
+
+and its gradient that of the derivative along the path.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from backstream.families.backward import Chain, backward_chain, filter_states, sample_chain
+from backstream.families.base import BackwardFamily, State
+from backstream.gaussian import Gaussian
+from backstream.models.base import Inputs, StateSpaceModel
+from backstream.models.density import log_emission
+
+from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, differentiate
+from .sums import CompensatedSum
+
+
+def _check_num_trajectories(num_trajectories: int) -> None:
+    if num_trajectories < 1:
+        raise ValueError(f"num_trajectories must be at least 1, not {num_trajectories}.")
+
+
+def _emissions(p: StateSpaceModel, xs: Float[Array, "t d"], ys: Array, us: Inputs) -> Float[Array, " t"]:
+    return jax.vmap(lambda x, y, u: log_emission(p, x, y, u))(xs, ys, us)
+
+
+def _transitions(p: StateSpaceModel, xs: Float[Array, "t d"], us: Inputs) -> Float[Array, " t-1"]:
+    return jax.vmap(lambda x_prev, x, u: p.transition(x_prev, u).log_prob(x))(xs[:-1], xs[1:], us)
+
+
+class BackwardTrajectories(OfflineEstimator):
+    """The unbiased ELBO and gradient of a whole sequence, from `num_trajectories` reparameterised trajectories.
+
+    The paper's "backward MC". Time and memory are linear in the length of the sequence. `learn_model` adds the
+    gradient with respect to θ.
+    """
+
+    num_trajectories: int = eqx.field(static=True)
+    learn_model: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        _check_num_trajectories(self.num_trajectories)
+
+    def __call__(self, p, q, ys, inputs=None, *, key):
+        first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
+
+        def elbo(p, q):
+            chain = backward_chain(q, filter_states(q, ys, inputs))
+            shape = (self.num_trajectories, len(ys), q.state_dim)
+
+            def one(z):
+                xs, log_q = sample_chain(q, chain, z)
+                log_p = p.prior(first).log_prob(xs[0]) + _emissions(p, xs, ys, inputs).sum() + _transitions(p, xs, later).sum()
+                return log_p - log_q.sum()
+
+            return jax.vmap(one)(jax.random.normal(key, shape, chain.marginals.eta1.dtype)).mean()
+
+        return differentiate(elbo, p, q, self.learn_model)
+
+
+class Window(NamedTuple):
+    """The observations of times t − L + 1, …, t; the states of times t − L, …, t; and what precedes them."""
+
+    chain: Chain
+    ys: Float[Array, "l dy"]
+    us: PyTree
+    anchor: Gaussian | None
+    """q_{t-L}, frozen, the prior of the first state; None while the window still reaches back to time 0."""
+    times: Int[Array, " l"]
+    """Those of the observations, negative where there is none yet."""
+
+    def drop_last(self) -> "Window":
+        ys, us, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.times))
+        return Window(self.chain.drop_last(), ys, us, self.anchor, times)
+
+    def elbo(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, ""]:
+        def one(z):
+            xs, log_q = sample_chain(q, self.chain, z, unroll=len(z))
+            emissions = _emissions(p, xs[1:], self.ys, self.us)
+            moves = _transitions(p, xs, self.us) - log_q[:-1]
+            if self.anchor is not None:
+                return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
+            priors = jax.vmap(lambda x, u: p.prior(u).log_prob(x))(xs[1:], self.us)
+            first, seen, moved = self.times == 0, self.times >= 0, self.times >= 1
+            parts = jnp.where(first, priors, 0) + jnp.where(seen, emissions, 0) + jnp.where(moved, moves, 0)
+            return parts.sum() - log_q[-1]
+
+        return jax.vmap(one)(noise[:, : len(self.ys) + 1]).mean()
+
+
+class AbstractWindowObjective(eqx.Module):
+    """What is ascended, given the ELBO of a window."""
+
+    @abstractmethod
+    def value(self, elbo: Callable[[Window], Array], window: Window) -> Float[Array, ""]:
+        """The objective, a differentiable function of the window."""
+
+    @abstractmethod
+    def begin(self, estimate: Estimate) -> PyTree:
+        """What is carried, after the first observation, to form totals."""
+
+    @abstractmethod
+    def conclude(self, carry: PyTree, estimate: Estimate, size: Array) -> tuple[PyTree, Estimate, Estimate]:
+        """The carry, the total and the increment, from the value with its gradients for a window of `size` observations."""
+
+
+class WindowAverage(AbstractWindowObjective):
+    """The window's ELBO divided by its number of observations: what is done where there is no recursion.
+
+    The total is that of the window, not of the stream.
+    """
+
+    def value(self, elbo, window):
+        return elbo(window)
+
+    def begin(self, estimate):
+        return None
+
+    def conclude(self, carry, estimate, size):
+        return None, estimate, jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), estimate)
+
+
+class WindowIncrement(AbstractWindowObjective):
+    """What the newest observation adds to the window's ELBO, with the same noise for both windows.
+
+    The increments add up to the ELBO, exactly so in expectation while the window reaches back to the first observation, and
+    afterwards as far as log q_{t-L} can stand, up to a constant, for H_{t-L}. The total is their sum.
+    """
+
+    def value(self, elbo, window):
+        return elbo(window) - elbo(window.drop_last())
+
+    def begin(self, estimate):
+        vector, _ = ravel_pytree(estimate)
+        return CompensatedSum.zeros(vector.shape, vector.dtype).add(vector)
+
+    def conclude(self, carry, estimate, size):
+        vector, unravel = ravel_pytree(estimate)
+        carry = carry.add(vector)
+        return carry, unravel(carry.total()), estimate
+
+
+class FixedLagCarry(NamedTuple):
+    anchor: State
+    """a_{t-L+1}, from which the next window starts; of no meaning before t = L − 1."""
+    ys: Float[Array, "l dy"]
+    us: PyTree
+    seen: Int[Array, ""]
+    sums: PyTree
+
+
+class FixedLag(OnlineEstimator):
+    """The ELBO of a sliding window of the last `lag` observations, from reparameterised trajectories: the rival to beat.
+
+    At every observation the states are replayed under the current λ from a_{t-L}, which is taken as constant, and
+    trajectories are drawn backwards from t to t − L. The first state has the filter q_{t-L}, frozen, as its prior: at the
+    optimum H_{t-L} = log q_{t-L} up to a constant, so that this is what should stand for all that came before. Until
+    `lag` observations have been read, the window is the whole stream and its prior that of the model.
+
+    `objective` is `WindowAverage()` or `WindowIncrement()`. What matters over more than `lag` steps is not seen.
+    """
+
+    lag: int = eqx.field(static=True)
+    num_trajectories: int = eqx.field(static=True)
+    objective: AbstractWindowObjective = WindowAverage()
+    learn_model: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        if self.lag < 1:
+            raise ValueError(f"lag must be at least 1, not {self.lag}.")
+        _check_num_trajectories(self.num_trajectories)
+
+    def init(self, p, q, y, u=None, *, key):
+        one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (y, u))
+        estimate = BackwardTrajectories(self.num_trajectories, self.learn_model)(p, q, *one, key=key)
+        # Where there is no observation yet stands the first: any finite value would do, as nothing of it is used.
+        ys, us = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.lag, axis=0), one)
+        sums = self.objective.begin(estimate)
+        carry = FixedLagCarry(q.init(y, u), ys, us, jnp.asarray(1), sums)
+        return carry, _report(estimate, estimate)
+
+    def step(self, p, q, carry, y, u=None, *, key):
+        append = lambda kept, leaf: jnp.concatenate([kept[1:], jnp.asarray(leaf, kept.dtype)[None]])
+        ys, us = append(carry.ys, y), jax.tree.map(append, carry.us, u)
+        times = carry.seen - jnp.arange(self.lag)[::-1]
+
+        def estimate(replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]) -> tuple[Estimate, State]:
+            def objective(p, q):
+                states, prior = replay(q)
+                chain = backward_chain(q, states)
+                shape = (self.num_trajectories, self.lag + 1, q.state_dim)
+                noise = jax.random.normal(key, shape, chain.marginals.eta1.dtype)
+                window = Window(chain, ys, us, prior, times)
+                value = self.objective.value(lambda window: window.elbo(p, q, noise), window)
+                return value, jax.tree.map(lambda leaf: leaf[1], states)
+
+            return differentiate(objective, p, q, self.learn_model, has_aux=True)
+
+        def steady():
+            return estimate(lambda q: (_replay(q, carry.anchor, ys, us), jax.lax.stop_gradient(q.marginal(carry.anchor))))
+
+        def starting():
+            return estimate(lambda q: (_replay_from_start(q, carry.anchor, ys, us, times), None))
+
+        found, anchor = jax.lax.cond(carry.seen >= self.lag, steady, starting)
+        size = jnp.minimum(carry.seen + 1, self.lag)
+        sums, total, increment = self.objective.conclude(carry.sums, found, size)
+        return FixedLagCarry(anchor, ys, us, carry.seen + 1, sums), _report(total, increment)
+
+
+def _report(total: Estimate, increment: Estimate) -> OnlineEstimate:
+    nan = jnp.full_like(total.elbo, jnp.nan)
+    return OnlineEstimate(total, increment, ess=nan, acceptance=nan)
+
+
+def _replay(q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
+    """a_{t-L}, …, a_t under q."""
+
+    def update(state, scanned):
+        state = q.update(state, *scanned)
+        return state, state
+
+    _, states = jax.lax.scan(update, anchor, (ys, us), unroll=len(ys))
+    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), anchor, states)
+
+
+def _replay_from_start(q: BackwardFamily, filler: State, ys: Array, us: Inputs, times: Int[Array, " l"]) -> State:
+    """a_0, …, a_t under q, after as many fillers as it takes to make L + 1 states."""
+
+    def update(state, scanned):
+        time, y, u = scanned
+        start, later = q.init(y, u), q.update(state, y, u)
+        state = jax.tree.map(lambda a, b: jnp.where(time <= 0, a, b), start, later)
+        return state, state
+
+    _, states = jax.lax.scan(update, filler, (times, ys, us))
+    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), filler, states)

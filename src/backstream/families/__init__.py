@@ -1,0 +1,10 @@
+"""Variational families q^λ, all behind the four methods of `BackwardFamily`."""
+
+from backstream.families.base import BackwardFamily
+from backstream.families.conjugate import Conjugate
+from backstream.families.innovation import Innovation
+from backstream.families.kalman import Kalman
+from backstream.families.per_step import PerStep
+from backstream.families.recurrent import Recurrent, TanhCell
+
+__all__ = ["BackwardFamily", "Conjugate", "Innovation", "Kalman", "PerStep", "Recurrent", "TanhCell"]

@@ -1,0 +1,105 @@
+"""The smoothing law of a linear-Gaussian model, as a variational family."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, ArrayLike, Float
+
+from backstream.families.base import BackwardFamily
+from backstream.families.covariance import PositiveDefinite
+from backstream.families.linear import LinearDynamics, Prediction
+from backstream.gaussian import Gaussian
+from backstream.models.linear_gaussian import LinearGaussian, Matrices
+from backstream.models.matrices import Matrix, dense
+
+
+class Kalman(BackwardFamily):
+    """q is the law of X_{0:t} given y_{0:t} in the linear-Gaussian model with parameters λ.
+     The state a_t is the Kalman filter, a `Gaussian`, and ψ_t(x_prev, x) = N(x; A x_prev, Q). Missing rows and
+    missing coordinates are exact, whatever the emission noise. `Kalman.create` takes the arguments of
+    `LinearGaussian`.
+
+        >>> model = LinearGaussian.random(3, 2, key=jax.random.key(0))
+        >>> q = Kalman.from_model(model)
+        >>> state = q.update(q.init(jnp.zeros(2)), jnp.array([0.1, jnp.nan]))
+        >>> q.marginal(state).moments()[0].shape
+        (3,)
+    """
+
+    affine: ClassVar[bool] = True
+    amortised: ClassVar[bool] = True
+
+    dynamics: LinearDynamics
+    B: Matrix
+    emission_noise: PositiveDefinite
+
+    @classmethod
+    def create(
+        cls, mean0: ArrayLike, Q0: ArrayLike, A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike
+    ) -> "Kalman":
+        """`A`, `B` dense or (1-d) diagonal; `Q0`, `Q`, `R` covariances or (1-d) standard deviations."""
+        return cls.from_model(LinearGaussian(mean0, Q0, A, B, Q, R))
+
+    @classmethod
+    def from_model(cls, p: LinearGaussian) -> "Kalman":
+        """λ = θ: the exact smoothing law of p."""
+        dynamics = LinearDynamics.create(p.mean0, p.prior_scale, p.A, p.transition_scale)
+        return cls(dynamics, p.B, PositiveDefinite.from_scale(p.emission_scale))
+
+    @classmethod
+    def random(cls, p: LinearGaussian, low: float = -0.9, high: float = 0.9, *, key: Array) -> "Kalman":
+        """The paper's start: A diagonal with entries U[low, high], B full with entries U(0, 1), the rest from p."""
+        key_a, key_b = jax.random.split(key)
+        dtype = p.mean0.dtype
+        A = jax.random.uniform(key_a, p.mean0.shape, dtype, minval=low, maxval=high)
+        B = jax.random.uniform(key_b, dense(p.B).shape, dtype)
+        dynamics = LinearDynamics.create(p.mean0, p.prior_scale, A, p.transition_scale)
+        return cls(dynamics, B, PositiveDefinite.from_scale(p.emission_scale))
+
+    @property
+    def state_dim(self) -> int:
+        return self.dynamics.dim
+
+    @property
+    def obs_dim(self) -> int:
+        return self.emission_noise.dim
+
+    def dense(self) -> Matrices:
+        """λ as dense matrices."""
+        own = self.dynamics
+        return Matrices(
+            own.mean0,
+            own.prior.dense(),
+            dense(own.A),
+            dense(self.B),
+            own.noise.dense(),
+            self.emission_noise.dense(),
+        )
+
+    def init(self, y, u=None):
+        return self._condition(self.dynamics.start(), y)
+
+    def update(self, state, y, u=None):
+        return self._condition(self.dynamics.predict(state), y)
+
+    def marginal(self, state):
+        return state
+
+    def potential(self, state, x):
+        return self.dynamics.potential(x)
+
+    def _condition(self, prediction: Prediction, y: Float[Array, " dy"]) -> Gaussian:
+        """Adds Bᵀ R⁻¹ B to the precision and Bᵀ R⁻¹ y to η1, for the observed coordinates."""
+        seen = ~jnp.isnan(y)
+        # In the rows that are missing, B and y are zero and R is the identity: they drop out of every product.
+        rows = jnp.where(seen[:, None], jnp.column_stack([dense(self.B), jnp.where(seen, y, 0.0)]), 0.0)
+        if self.emission_noise.diagonal:
+            whitened = self.emission_noise.whiten(rows)
+        else:
+            both = seen[:, None] & seen
+            R = jnp.where(both, self.emission_noise.dense(), jnp.eye(self.obs_dim, dtype=rows.dtype))
+            whitened = solve_triangular(jnp.linalg.cholesky(R), rows, lower=True)
+        B, y = whitened[:, :-1], whitened[:, -1]
+        return prediction.add_site(B.T @ y, B.T @ B)

@@ -1,0 +1,29 @@
+"""The networks inside the families: one hidden layer each."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def perceptron(
+    in_size: int,
+    out_size: int,
+    width: int,
+    activation: Callable[[Array], Array] = jnp.tanh,
+    last_gain: float = 1.0,
+    *,
+    key: Array,
+    dtype,
+) -> eqx.nn.MLP:
+    """A network with one hidden layer. `last_gain` shrinks the weights of its last layer, whose bias starts at zero."""
+    if width < 1:
+        raise ValueError(f"width, the number of hidden units, must be at least 1, not {width}.")
+    net = eqx.nn.MLP(in_size, out_size, width, depth=1, activation=activation, dtype=dtype, key=key)
+    last = net.layers[-1]
+    return eqx.tree_at(
+        lambda net: (net.layers[-1].weight, net.layers[-1].bias),
+        net,
+        (last_gain * last.weight, jnp.zeros_like(last.bias)),
+    )

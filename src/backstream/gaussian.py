@@ -1,0 +1,140 @@
+"""Gaussians in natural parameters: the exponential family P of the paper.
+
+A `Gaussian` is exp(η · T(x) − A(η)) with η = (η1, η2) and T(x) = (x, {x_i x_j : i ≤ j}). Only the upper triangle of
+the symmetric part is stored, so that η has d(d+3)/2 components, none of them redundant. The product of two Gaussians is the sum of
+their η. A potential ψ is a `Gaussian` too: its η2 may be merely negative semi-definite, as only its product with a
+proper Gaussian is ever normalised.
+
+A `Frame` is the affine change of variables in which a given Gaussian is standard normal. Weights and scores are
+computed there: products η · T(x) of coordinates far from the origin would cost float32 all its digits.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+def pack(symmetric: Float[Array, "*b d d"]) -> Float[Array, "*b n"]:
+    """The upper triangle of a symmetric matrix, row by row."""
+    rows, columns = np.triu_indices(symmetric.shape[-1])
+    return symmetric[..., rows, columns]
+
+
+def unpack(packed: Float[Array, "*b n"], dim: int) -> Float[Array, "*b {dim} {dim}"]:
+    """The symmetric matrix whose upper triangle is given: the inverse of `pack`."""
+    position = np.zeros((dim, dim), dtype=int)
+    position[np.triu_indices(dim)] = np.arange(dim * (dim + 1) // 2)
+    return packed[..., np.maximum(position, position.T)]
+
+
+def statistic(x: Float[Array, "*b d"]) -> Float[Array, "*b d*(d+3)//2"]:
+    """T(x) = (x, {x_i x_j : i ≤ j}), the sufficient statistic."""
+    rows, columns = np.triu_indices(x.shape[-1])
+    return jnp.concatenate([x, x[..., rows] * x[..., columns]], axis=-1)
+
+
+def invert(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The inverse of L Lᵀ, for a lower-triangular L."""
+    return cho_solve((factor, True), jnp.eye(factor.shape[-1], dtype=factor.dtype))
+
+
+class Frame(NamedTuple):
+    """z = Lᵀ (x − μ): the coordinates in which N(μ, (L Lᵀ)⁻¹) is standard normal."""
+
+    mean: Float[Array, " d"]
+    factor: Float[Array, "d d"]
+
+    def standardise(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        return (x - self.mean) @ self.factor
+
+    def restore(self, z: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        inverse = solve_triangular(self.factor, jnp.eye(len(self.mean), dtype=self.mean.dtype), lower=True)
+        return self.mean + z @ inverse
+
+    @property
+    def log_det(self) -> Float[Array, ""]:
+        """log |∂z/∂x|."""
+        return jnp.log(jnp.diag(self.factor)).sum()
+
+    def log_prob(self, z: Float[Array, "*b d"]) -> Float[Array, "*b"]:
+        """log density, with respect to x, of the frame's own Gaussian at the point with coordinates z."""
+        return self.log_det - 0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * LOG_2PI
+
+
+class Gaussian(eqx.Module):
+    """exp(η1 · x + η2 · {x_i x_j} − A(η)), normalised or not.
+
+    >>> g = Gaussian.from_moments(jnp.array([1.0, 2.0]), jnp.eye(2))
+    >>> (g * g).moments()[0]
+    Array([1., 2.], dtype=float32)
+    """
+
+    eta1: Float[Array, " d"]
+    eta2: Float[Array, " d*(d+1)//2"]
+
+    @classmethod
+    def from_precision(cls, eta1: Float[Array, " d"], precision: Float[Array, "d d"]) -> "Gaussian":
+        """exp(η1 · x − ½ xᵀ Λ x)."""
+        off_diagonal = 1.0 - 0.5 * jnp.eye(len(eta1), dtype=eta1.dtype)
+        return cls(eta1, pack(-precision * off_diagonal))
+
+    @classmethod
+    def from_moments(cls, mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> "Gaussian":
+        precision = invert(jnp.linalg.cholesky(cov))
+        return cls.from_precision(precision @ mean, precision)
+
+    @property
+    def dim(self) -> int:
+        return self.eta1.shape[-1]
+
+    @property
+    def eta(self) -> Float[Array, " n"]:
+        """The natural parameter η as one vector, in the order of `statistic`."""
+        return jnp.concatenate([self.eta1, self.eta2])
+
+    @property
+    def precision(self) -> Float[Array, "d d"]:
+        return -unpack(self.eta2, self.dim) * (1.0 + jnp.eye(self.dim, dtype=self.eta2.dtype))
+
+    def __mul__(self, other: "Gaussian") -> "Gaussian":
+        return Gaussian(self.eta1 + other.eta1, self.eta2 + other.eta2)
+
+    def frame(self) -> Frame:
+        factor = jnp.linalg.cholesky(self.precision)
+        return Frame(cho_solve((factor, True), self.eta1), factor)
+
+    def into(self, frame: Frame) -> "Gaussian":
+        """The same function of x, up to a constant factor, in the coordinates of a frame."""
+        inverse = solve_triangular(frame.factor, jnp.eye(self.dim, dtype=self.eta1.dtype), lower=True)
+        precision = self.precision
+        return Gaussian.from_precision(
+            inverse @ (self.eta1 - precision @ frame.mean), inverse @ precision @ inverse.T
+        )
+
+    def moments(self) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+        """Mean and covariance."""
+        factor = jnp.linalg.cholesky(self.precision)
+        cov = invert(factor)
+        return cov @ self.eta1, cov
+
+    def log_normaliser(self) -> Float[Array, ""]:
+        """A(η)."""
+        factor = jnp.linalg.cholesky(self.precision)
+        half = solve_triangular(factor, self.eta1, lower=True)
+        return 0.5 * (half @ half) - jnp.log(jnp.diag(factor)).sum() + 0.5 * self.dim * LOG_2PI
+
+    def log_prob(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        frame = self.frame()
+        return frame.log_prob(frame.standardise(x))
+
+    def sample(self, shape: tuple[int, ...] = (), *, key: Array) -> Float[Array, "..."]:
+        """Reparameterised draws, of shape (*shape, d)."""
+        z = jax.random.normal(key, (*shape, self.dim), self.eta1.dtype)
+        return self.frame().restore(z)

@@ -1,0 +1,96 @@
+"""Learning from a sequence that is at hand as a whole: one update for each pass over it, or one for each observation."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Integer
+
+from backstream.estimators.base import OfflineEstimator
+from backstream.families.base import BackwardFamily
+from backstream.models.base import StateSpaceModel
+from backstream.models.density import check_observations
+
+from .online import OnlineLearner
+
+
+class Fit(NamedTuple):
+    """A learned family, and the ELBO per step that its estimator gave at each epoch."""
+
+    q: BackwardFamily
+    elbo: Float[np.ndarray, " epochs"]
+    refused: Integer[np.ndarray, ""]
+    """How many updates were not finite and were not made."""
+
+
+def fit(
+    p: StateSpaceModel,
+    q: BackwardFamily,
+    ys: Array,
+    inputs: Any = None,
+    *,
+    estimator: OfflineEstimator,
+    optimiser: optax.GradientTransformation,
+    num_epochs: int,
+    key: Array,
+) -> Fit:
+    """Gradient ascent on L_T / T, one update for each pass over the sequence (eq. epoch_update)."""
+    _check_epochs(num_epochs)
+    check_observations(p, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
+    return _fit(p, q, jnp.asarray(ys), inputs, estimator, optimiser, num_epochs, key)
+
+
+@eqx.filter_jit
+def _fit(p, q, ys, inputs, estimator, optimiser, num_epochs, key):
+    lam, static = eqx.partition(q, eqx.is_inexact_array)
+
+    def epoch(loop, k):
+        lam, state, refused = loop
+        estimate = estimator(p, eqx.combine(lam, static), ys, inputs, key=jax.random.fold_in(key, k))
+        descent = jax.tree.map(lambda g: -g / len(ys), estimate.gradient)
+        updates, new_state = optimiser.update(descent, state, lam)
+        new = optax.apply_updates(lam, updates), new_state
+        finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(descent)]).all()
+        lam, state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (lam, state))
+        return (lam, state, refused + ~finite), estimate.elbo / len(ys)
+
+    start = (lam, optimiser.init(lam), jnp.zeros((), int))
+    (lam, _, refused), elbo = jax.lax.scan(epoch, start, jnp.arange(num_epochs))
+    return Fit(eqx.combine(lam, static), elbo, refused)
+
+
+def fit_within_epochs(
+    learner: OnlineLearner,
+    q: BackwardFamily,
+    ys: Array,
+    inputs: Any = None,
+    *,
+    num_epochs: int,
+    restart_optimiser: bool = True,
+    key: Array,
+) -> Fit:
+    """T updates in each pass over the sequence, by an online learner (eq. online_inside_epoch_update).
+
+    Each epoch starts the recursion anew from the λ that the last one ended with; the optimiser's state is started anew
+    too, or kept. The ELBO of an epoch is the sum of what its observations added, under a λ that moves meanwhile.
+    """
+    _check_epochs(num_epochs)
+    elbo, refused, optimiser = [], 0, None
+    first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
+    for epoch in range(num_epochs):
+        state, info = learner.init(q, ys[0], first, key=jax.random.fold_in(key, epoch))
+        if optimiser is not None and not restart_optimiser:
+            state = state._replace(optimiser=optimiser)
+        state, infos = learner.scan(state, ys[1:], rest)
+        q, optimiser = state.q, state.optimiser
+        elbo.append((float(info.elbo) + infos.elbo.sum()) / len(ys))
+        refused += int(state.refused)
+    return Fit(q, np.asarray(elbo), np.asarray(refused))
+
+
+def _check_epochs(num_epochs: int) -> None:
+    if num_epochs < 1:
+        raise ValueError(f"num_epochs must be at least 1, not {num_epochs}.")

@@ -1,0 +1,73 @@
+"""State-space models: a prior χ, a transition kernel m and an emission g."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+Inputs = Any
+
+
+def draw(law: dist.Distribution, *, key: Array) -> Float[Array, " n"]:
+    """A draw with the floating type of the law's parameters: numpyro draws in JAX's default type."""
+    leaves = jax.tree.leaves(law)
+    floating = [leaf for leaf in leaves if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    return jnp.asarray(law.sample(key), jnp.result_type(*floating) if floating else float)
+
+
+class StateSpaceModel(eqx.Module):
+    """A hidden Markov chain X_t seen through observations Y_t. Subclasses write three methods.
+     Each returns a numpyro distribution with an event shape of one axis: `(d,)` for states, `(dy,)` for
+    observations. `u` holds the known inputs at time t (anything JAX can carry), or None. The array leaves of the
+    module are θ.
+
+        >>> class Walk(StateSpaceModel):
+        ...     def prior(self, u=None):
+        ...         return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+        ...     def transition(self, x, u=None):
+        ...         return dist.Normal(x, 0.1).to_event(1)
+        ...     def emission(self, x, u=None):
+        ...         return dist.Normal(x, 0.5).to_event(1)
+        >>> states, observations = Walk().simulate(100, key=jax.random.key(0))
+        >>> observations.shape
+        (100, 1)
+    """
+
+    @abstractmethod
+    def prior(self, u: Inputs = None) -> dist.Distribution:
+        """χ: the law of X_0."""
+
+    @abstractmethod
+    def transition(self, x: Float[Array, " d"], u: Inputs = None) -> dist.Distribution:
+        """m_t(x, ·): the law of X_t given X_{t-1} = x, with the inputs at t."""
+
+    @abstractmethod
+    def emission(self, x: Float[Array, " d"], u: Inputs = None) -> dist.Distribution:
+        """g_t(x, ·): the law of Y_t given X_t = x, with the inputs at t."""
+
+    def simulate(
+        self, num_steps: int, inputs: Inputs = None, *, key: Array
+    ) -> tuple[Float[Array, "t d"], Float[Array, "t dy"]]:
+        """States X_0, …, X_{T-1} and their observations. `inputs`, if any, has a leading axis of length T."""
+        if num_steps < 1:
+            raise ValueError(f"num_steps must be at least 1, not {num_steps}.")
+
+        def first(u, key):
+            return draw(self.prior(u), key=key)
+
+        def advance(x, scanned):
+            t, u = scanned
+            x = jax.lax.cond(
+                t == 0,
+                lambda: first(u, jax.random.fold_in(key, 0)),
+                lambda: draw(self.transition(x, u), key=jax.random.fold_in(key, 2 * t)),
+            )
+            return x, (x, draw(self.emission(x, u), key=jax.random.fold_in(key, 2 * t + 1)))
+
+        u0 = jax.tree.map(lambda leaf: leaf[0], inputs)
+        start = jnp.zeros_like(first(u0, key))
+        return jax.lax.scan(advance, start, (jnp.arange(num_steps), inputs))[1]

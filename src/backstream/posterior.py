@@ -1,0 +1,249 @@
+"""What a fitted q says: filtering and smoothing laws, trajectories of the hidden states, forecasts.
+
+Observations and inputs may be NumPy arrays. NaN is a missing value; an infinity is an error, with its row and column.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Float
+
+from backstream.families.backward import AffineKernel, Chain, backward_chain, filter_states, sample_chain
+from backstream.families.base import BackwardFamily, Inputs
+from backstream.gaussian import Gaussian
+from backstream.models.base import StateSpaceModel
+
+
+class Marginals(NamedTuple):
+    """A Gaussian for each time."""
+
+    mean: Float[Array, "t d"]
+    cov: Float[Array, "t d d"]
+
+    def std(self) -> Float[Array, "t d"]:
+        return jnp.sqrt(jnp.diagonal(self.cov, axis1=1, axis2=2))
+
+    def interval(self, level: float = 0.9) -> tuple[Float[Array, "t d"], Float[Array, "t d"]]:
+        """Lower and upper ends of central intervals that hold each coordinate with probability `level`."""
+        half = ndtri(0.5 + _checked_level(level) / 2).astype(self.mean.dtype) * self.std()
+        return self.mean - half, self.mean + half
+
+
+class Draws(NamedTuple):
+    """Samples of a sequence of vectors, with their averages over the samples."""
+
+    values: Float[Array, "n t d"]
+
+    def mean(self) -> Float[Array, "t d"]:
+        return self.values.mean(0)
+
+    def std(self) -> Float[Array, "t d"]:
+        return self.values.std(0)
+
+    def interval(self, level: float = 0.9) -> tuple[Float[Array, "t d"], Float[Array, "t d"]]:
+        """Lower and upper quantiles between which lies the fraction `level` of the samples."""
+        tail = (1 - _checked_level(level)) / 2
+        lower, upper = jnp.quantile(self.values, jnp.asarray([tail, 1 - tail], self.values.dtype), axis=0)
+        return lower, upper
+
+
+class Forecast(NamedTuple):
+    """Samples of future states and of the observations that go with them, for each of the next times.
+
+    Where the observations have heavy tails their sample mean and std mean little; intervals do.
+    """
+
+    states: Draws
+    observations: Draws
+
+
+def filter(q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals:
+    """q_t, the law of X_t given y_{0:t}, for each t. `ys` has shape [T, dy], the result [T, d] and [T, d, d]."""
+    ys, inputs = _checked_data(q, ys, inputs)
+    return _filter(q, ys, inputs)
+
+
+def smooth(
+    q: BackwardFamily, ys: Any, inputs: Inputs = None, num_trajectories: int = 1000, *, key: Array | None = None
+) -> Marginals:
+    """The law of X_t given all of y_{0:T-1}, for each t, under q_{0:T-1}.
+
+    In closed form where the family's kernels are affine. Otherwise mean and covariance are those of `num_trajectories`
+    sampled trajectories, and a key is required.
+    """
+    ys, inputs = _checked_data(q, ys, inputs)
+    if q.affine:
+        return _smooth(q, ys, inputs)
+    _require_key(q, "smooth", key)
+    xs = _sample(q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
+    mean = xs.mean(0)
+    return Marginals(mean, jnp.einsum("nti,ntj->tij", xs - mean, xs - mean) / len(xs))
+
+
+def one_step_smooth(
+    q: BackwardFamily, ys: Any, inputs: Inputs = None, num_samples: int = 1000, *, key: Array | None = None
+) -> Marginals:
+    """The law of X_{t-1} given y_{0:t}, under q_{t-1:t}: row t − 1 of T − 1, for t = 1, …, T − 1.
+
+    In closed form where the family's kernels are affine. Otherwise over `num_samples` draws of X_t, and a key is required.
+    """
+    ys, inputs = _checked_data(q, ys, inputs)
+    if len(ys) < 2:
+        raise ValueError(f"One-step smoothing needs at least 2 observations, not {len(ys)}.")
+    if q.affine:
+        return _one_step(q, ys, inputs)
+    _require_key(q, "one_step_smooth", key)
+    return _one_step_sampled(q, ys, inputs, _checked_number("num_samples", num_samples), key)
+
+
+def sample_trajectories(
+    q: BackwardFamily, ys: Any, inputs: Inputs = None, num_trajectories: int = 1, *, key: Array
+) -> Float[Array, "n t d"]:
+    """Independent draws of the whole sequence of states from q_{0:T-1}, of shape [num_trajectories, T, d]."""
+    ys, inputs = _checked_data(q, ys, inputs)
+    return _sample(q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
+
+
+def forecast(
+    p: StateSpaceModel,
+    law: Gaussian | Marginals,
+    horizon: int,
+    num_samples: int = 1000,
+    inputs: Inputs = None,
+    *,
+    key: Array,
+) -> Forecast:
+    """Samples of the next `horizon` states and observations, from the last filtering law pushed through p.
+
+    `law` is that of the present state: `q.marginal(state)`, or what `filter` returned, of which the last row is taken.
+    `inputs`, if any, are those of the next times, with a leading axis of length `horizon`.
+    """
+    _checked_number("horizon", horizon)
+    _checked_number("num_samples", num_samples)
+    _check_inputs(inputs, horizon)
+    if isinstance(law, Marginals):
+        law = Gaussian.from_moments(law.mean[-1], law.cov[-1])
+    return _forecast(p, law, horizon, num_samples, inputs, key)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+@eqx.filter_jit
+def _filter(q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+    states = filter_states(q, ys, inputs)
+    return Marginals(*jax.vmap(lambda state: q.marginal(state).moments())(states))
+
+
+def _chain(q: BackwardFamily, ys: Array, inputs: Inputs) -> Chain:
+    return backward_chain(q, filter_states(q, ys, inputs))
+
+
+def _push_back(kernel: AffineKernel, mean: Float[Array, " d"], cov: Float[Array, "d d"]):
+    """The moments of X_{t-1}, from those of X_t."""
+    return kernel.mean_at(mean), kernel.cov + kernel.gain @ cov @ kernel.gain.T
+
+
+@eqx.filter_jit
+def _smooth(q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+    chain = _chain(q, ys, inputs)
+    last = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).moments()
+
+    def back(moments, kernel):
+        moments = _push_back(kernel, *moments)
+        return moments, moments
+
+    _, earlier = jax.lax.scan(back, last, chain.kernels, reverse=True)
+    return Marginals(*jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), earlier, last))
+
+
+@eqx.filter_jit
+def _one_step(q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+    chain = _chain(q, ys, inputs)
+    after = jax.tree.map(lambda leaf: leaf[1:], chain.marginals)
+    return Marginals(*jax.vmap(lambda kernel, law: _push_back(kernel, *law.moments()))(chain.kernels, after))
+
+
+@eqx.filter_jit
+def _one_step_sampled(q: BackwardFamily, ys: Array, inputs: Inputs, num_samples: int, key: Array) -> Marginals:
+    chain = _chain(q, ys, inputs)
+
+    def one(before, state, law, key):
+        xs = law.sample((num_samples,), key=key)
+        means, covs = jax.vmap(lambda x: (before * q.potential(state, x)).moments())(xs)
+        mean = means.mean(0)
+        return mean, covs.mean(0) + (means - mean).T @ (means - mean) / num_samples
+
+    before = jax.tree.map(lambda leaf: leaf[:-1], chain.marginals)
+    after = jax.tree.map(lambda leaf: leaf[1:], (chain.states, chain.marginals))
+    return Marginals(*jax.vmap(one)(before, *after, jax.random.split(key, len(ys) - 1)))
+
+
+@eqx.filter_jit
+def _sample(q: BackwardFamily, ys: Array, inputs: Inputs, num_trajectories: int, key: Array) -> Array:
+    chain = _chain(q, ys, inputs)
+    z = jax.random.normal(key, (num_trajectories, len(ys), q.state_dim), chain.marginals.eta1.dtype)
+    return jax.vmap(lambda z: sample_chain(q, chain, z)[0])(z)
+
+
+@eqx.filter_jit
+def _forecast(
+    p: StateSpaceModel, law: Gaussian, horizon: int, num_samples: int, inputs: Inputs, key: Array
+) -> Forecast:
+    def one(x, key):
+        def advance(x, scanned):
+            key, u = scanned
+            key_x, key_y = jax.random.split(key)
+            x = p.transition(x, u).sample(key_x).astype(x.dtype)
+            return x, (x, p.emission(x, u).sample(key_y))
+
+        return jax.lax.scan(advance, x, (jax.random.split(key, horizon), inputs))[1]
+
+    key_now, key_next = jax.random.split(key)
+    now = law.sample((num_samples,), key=key_now)
+    states, observations = jax.vmap(one)(now, jax.random.split(key_next, num_samples))
+    return Forecast(Draws(states), Draws(observations))
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+def _checked_level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie strictly between 0 and 1, not at {level}.")
+    return level
+
+
+def _checked_number(name: str, number: int) -> int:
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, not {number}.")
+    return number
+
+
+def _require_key(q: BackwardFamily, name: str, key: Array | None) -> None:
+    if key is None:
+        raise ValueError(
+            f"The backward kernels of {type(q).__name__} are not affine, so that {name} draws samples: give it a key."
+        )
+
+
+def _check_inputs(inputs: Inputs, length: int) -> None:
+    for leaf in jax.tree.leaves(inputs):
+        if np.shape(leaf)[:1] != (length,):
+            raise ValueError(f"inputs must have a leading axis of length {length}, but one has shape {np.shape(leaf)}.")
+
+
+def _checked_data(q: BackwardFamily, ys: Any, inputs: Inputs) -> tuple[Array, Inputs]:
+    """The observations in the precision of λ, once nothing is wrong with them."""
+    if np.ndim(ys) != 2 or np.shape(ys)[1] != q.obs_dim or len(ys) == 0:
+        raise ValueError(
+            f"ys must have shape [T, {q.obs_dim}] with T at least 1, as {type(q).__name__} expects, not {np.shape(ys)}."
+        )
+    if not isinstance(ys, jax.core.Tracer):
+        infinite = np.argwhere(np.isinf(np.asarray(ys)))
+        if len(infinite):
+            row, column = infinite[0]
+            raise ValueError(f"The observation in row {row}, column {column} is infinite.")
+    _check_inputs(inputs, len(ys))
+    leaves = jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))
+    return jnp.asarray(ys, jnp.result_type(*leaves)), jax.tree.map(jnp.asarray, inputs)

@@ -1,0 +1,32 @@
+"""What all tests share: precision, threads, the compilation cache and the checks of types and shapes."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Under xdist each worker computes on one thread. The flags alone do not see to that: XLA sizes its thread
+# pool by NPROC.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    os.environ.setdefault("NPROC", "1")
+
+import jax
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# Tests make float32 arrays explicitly where they want float32.
+jax.config.update("jax_enable_x64", True)
+
+# The workers share the cache. Reading an entry while another worker writes it costs a warning and a
+# compilation, no more.
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+# A first call compiles, so the time of one example says nothing.
+settings.register_profile("backstream", deadline=None)
+settings.load_profile("backstream")
+
+# Before anything imports backstream: beartype checks every annotation, jaxtyping's shapes included.
+install_import_hook("backstream", "beartype.beartype")
