@@ -182,11 +182,7 @@ def forward(family: Family, lam, ys: Sequence[ndarray], draws: Sequence[ndarray]
 
     `lam` is one λ, or the list of the λ_t: a_{t-1}, q_{t-1} and ξ_{t-1} are then those made under λ_{t-1}.
     """
-    lams = (
-        [np.asarray(one, dtype=float) for one in lam]
-        if _moves(lam)
-        else [np.asarray(lam, dtype=float)] * len(ys)
-    )
+    lams = [np.asarray(one, dtype=float) for one in (lam if _moves(lam) else [lam] * len(ys))]
     if not len(lams) == len(ys) == len(draws):
         raise ValueError(f"{len(lams)} parameters, {len(ys)} observations, {len(draws)} sets of draws")
     states, q, xi = [], [], []
@@ -440,11 +436,10 @@ def expected_features(frame: Normal, eta: tuple[ndarray, ndarray], cross: bool) 
 def correct_row(w: ndarray, Phi: ndarray, E: ndarray, moments: Moments) -> tuple[ndarray, float]:
     """One row of W̃ = W + α (E − WΦ)(ΦᵀΦ/N + ridge)⁻¹Φᵀ/N, and its α = min(1, κ/‖row‖²).
 
-    ‖row‖ is that of the correction before α: the N numbers (E − wΦ)(ΦᵀΦ/N + ridge)⁻¹Φᵀ/N.
+    ‖row‖ is that of the fully corrected row (α = 1): what noise in the integrand would be multiplied by.
     """
     row = _regression(Phi, moments).T @ (E - w @ Phi)
-    norm2 = float(row @ row)
-    alpha = min(1.0, moments.cap / norm2) if norm2 > 0.0 else 1.0
+    alpha = min(1.0, moments.cap / float((w + row) @ (w + row)))
     return w + alpha * row, alpha
 
 
@@ -516,14 +511,10 @@ def moment_corrected(
                 w = normalised_weights(kernel, q_prev, xi_prev)
                 E = expected_features(q_prev, (kernel.eta1, kernel.precision), cross)
                 W[i], alpha = correct_row(w, Phi, E, moments)
-                r = np.array(
-                    [
-                        gamma * H_prev[j]
-                        + (1.0 - gamma) * q_prev.log_prob(x_prev)
-                        + _f(model, kernel, x_prev, x, y)
-                        for j, x_prev in enumerate(xi_prev)
-                    ]
-                )
+                r = np.zeros(len(xi_prev))
+                for j, x_prev in enumerate(xi_prev):
+                    carried = gamma * H_prev[j] + (1.0 - gamma) * q_prev.log_prob(x_prev)
+                    r[j] = carried + _f(model, kernel, x_prev, x, y)
                 H[i] = sum(W[i, j] * r[j] for j in range(len(r)))
 
                 def kernel_expectation(m: Moved, x=x, q_prev=q_prev) -> ndarray:
@@ -732,9 +723,7 @@ def dense_value(model: LinearGaussian, family: Family, lam: ndarray, ys: Sequenc
     return _expected_log_normal(-B, np.concatenate(ys), R, law.mean, law.cov) - kl
 
 
-def dense_elbo(
-    model: LinearGaussian, family: Family, lam: ndarray, ys: Sequence[ndarray]
-) -> tuple[float, ndarray]:
+def dense_elbo(model: LinearGaussian, family: Family, lam: ndarray, ys) -> tuple[float, ndarray]:
     """The exact ELBO of all of ys, eq. (ELBO), through dense joint Gaussians, and its gradient in λ."""
     return (
         dense_value(model, family, lam, ys),

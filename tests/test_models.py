@@ -1,5 +1,7 @@
 """Models: what they say about themselves, their densities with missing values, and the errors a user meets."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -71,24 +73,24 @@ def test_shapes_and_simulation(case):
     assert check_model(model, u) == shape
     assert (state_dim(model, u), obs_dim(model, u), factorises(model, u)) == shape
     inputs = None if u is None else jnp.arange(7.0)
-    states, observations = model.simulate(7, inputs, key=jax.random.key(0))
+    states, observations = jax.jit(lambda key: model.simulate(7, inputs, key=key))(jax.random.key(0))
     assert states.shape == (7, shape.state_dim) and observations.shape == (7, shape.obs_dim)
     assert np.isfinite(states).all() and np.isfinite(observations).all()
-    again = jax.jit(lambda key: model.simulate(7, inputs, key=key))(jax.random.key(0))
-    np.testing.assert_allclose(again[0], states, rtol=1e-12)
 
 
 def test_float32_models_draw_float32(case):
     model, u, _ = case
     model = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if eqx.is_array(leaf) else leaf, model)
     inputs = None if u is None else jnp.arange(4, dtype=jnp.float32)
-    states, observations = model.simulate(4, inputs, key=jax.random.key(0))
+    states, observations = jax.jit(lambda key: model.simulate(4, inputs, key=key))(jax.random.key(0))
     assert states.dtype == observations.dtype == jnp.float32
-    x, y = states[0], observations[0]
-    u = None if u is None else jnp.float32(u)
-    assert log_emission(model, x, y, u).dtype == jnp.float32
-    assert log_transitions(model, states, states, u).dtype == jnp.float32
-    assert log_prior(model, x, u).dtype == jnp.float32
+
+    def densities(x, y, xs):
+        at = log_transitions_at(model, xs[:, None], xs, u)
+        return log_prior(model, x, u), log_emission(model, x, y, u), log_transitions(model, xs, xs, u), at
+
+    kinds = jax.eval_shape(densities, states[0], observations[0], states)
+    assert {kind.dtype for kind in kinds} == {jnp.dtype(jnp.float32)}
 
 
 def test_transitions_of_all_pairs_are_those_of_the_double_loop(case):
@@ -97,9 +99,9 @@ def test_transitions_of_all_pairs_are_those_of_the_double_loop(case):
     x = jax.random.normal(jax.random.key(2), (3, shape.state_dim))
     one = jax.jit(lambda a, b: model.transition(a, u).log_prob(b))
     naive = np.array([[one(a, b) for a in x_prev] for b in x])
-    np.testing.assert_allclose(log_transitions(model, x_prev, x, u), naive, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(partial(log_transitions, model))(x_prev, x, u), naive, rtol=1e-12)
     index = np.array([[0, 4], [3, 3], [2, 1]])
-    sampled = log_transitions_at(model, x_prev[index], x, u)
+    sampled = jax.jit(partial(log_transitions_at, model))(x_prev[index], x, u)
     np.testing.assert_allclose(sampled, np.take_along_axis(naive, index, 1), rtol=1e-12)
 
 
@@ -119,7 +121,7 @@ def test_the_transition_is_computed_once_for_each_origin():
     x_prev, x = jax.random.normal(jax.random.key(0), (5, 2)), jax.random.normal(jax.random.key(1), (7, 2))
     one = jax.jit(lambda a, b: Scaled().transition(a).log_prob(b))
     naive = [[one(a, b) for a in x_prev] for b in x]
-    np.testing.assert_allclose(log_transitions(Scaled(), x_prev, x), naive, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(partial(log_transitions, Scaled()))(x_prev, x), naive, rtol=1e-12)
     jaxpr = jax.make_jaxpr(lambda a, b: log_transitions(Scaled(), a, b))(x_prev, x)
     solves = [equation for equation in eqns(jaxpr.jaxpr) if "triangular_solve" in equation.primitive.name]
     assert [equation.outvars[0].aval.shape for equation in solves] == [(5, 2, 2)]
@@ -144,7 +146,9 @@ def z_scores(draws, mean, cov):
 @pytest.mark.parametrize("model", [full_linear_gaussian(), LinearGaussian.random(2, 3, key=jax.random.key(5))])
 def test_linear_gaussian_simulates_its_own_moments(model):
     mean0, Q0, A, B, Q, R = (np.asarray(value) for value in model.dense())
-    states, observations = jax.vmap(lambda key: model.simulate(2, key=key))(jax.random.split(jax.random.key(9), 20_000))
+    states, observations = jax.jit(jax.vmap(lambda key: model.simulate(2, key=key)))(
+        jax.random.split(jax.random.key(9), 20_000)
+    )
     joint = np.concatenate([states[:, 0], states[:, 1], observations[:, 1]], axis=1)
     d = len(mean0)
     # (X_0, X_1, Y_1) = M (X_0, ν, ε)
@@ -189,7 +193,9 @@ def test_chaotic_rnn_is_the_papers():
 
 def test_volatility_is_stationary():
     model = MODELS["volatility"][0]
-    states, observations = jax.vmap(lambda key: model.simulate(2, key=key))(jax.random.split(jax.random.key(2), 20_000))
+    states, observations = jax.jit(jax.vmap(lambda key: model.simulate(2, key=key)))(
+        jax.random.split(jax.random.key(2), 20_000)
+    )
     variance = np.asarray(model.sigma) ** 2 / (1 - np.asarray(model.phi) ** 2)
     for t in range(2):
         assert np.abs(z_scores(states[:, t], np.asarray(model.mu), np.diag(variance))).max() < Z_LIMIT
@@ -212,7 +218,7 @@ def test_missing_coordinates_are_left_out_where_the_emission_factorises():
     x, y = jnp.array([0.1, -0.2, 0.3]), jnp.array([0.0, jnp.nan, 1.0])
     single = dist.StudentT(2.0, x, 0.1).log_prob(jnp.array([0.0, 0.0, 1.0]))
     np.testing.assert_allclose(log_emission(model, x, y), single[0] + single[2], rtol=1e-13)
-    gradient = jax.grad(lambda x: log_emission(model, x, y))(x)
+    gradient = jax.jit(jax.grad(lambda x: log_emission(model, x, y)))(x)
     assert np.isfinite(gradient).all() and gradient[1] == 0
 
 
@@ -220,10 +226,10 @@ def test_missing_coordinates_are_left_out_where_the_emission_factorises():
 def test_a_missing_row_says_nothing(name):
     model, u, shape = MODELS[name]
     x, y = jnp.ones(shape.state_dim), jnp.full(shape.obs_dim, jnp.nan)
-    value, slope = jax.value_and_grad(lambda x: log_emission(model, x, y, u))(x)
+    value, slope = jax.jit(jax.value_and_grad(lambda x: log_emission(model, x, y, u)))(x)
     assert value == 0 and (slope == 0).all()
     arrays, static = eqx.partition(model, eqx.is_inexact_array)
-    slopes = jax.grad(lambda arrays: log_emission(eqx.combine(arrays, static), x, y, u))(arrays)
+    slopes = jax.jit(jax.grad(lambda arrays: log_emission(eqx.combine(arrays, static), x, y, u)))(arrays)
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(slopes))
 
 
@@ -247,7 +253,7 @@ def test_the_placeholder_lies_in_the_support():
             return dist.LogNormal(x, 1.0).to_event(1)
 
     y = jnp.array([jnp.nan, 2.0])
-    value, slope = jax.value_and_grad(lambda x: log_emission(Positive(), x, y))(jnp.zeros(2))
+    value, slope = jax.jit(jax.value_and_grad(lambda x: log_emission(Positive(), x, y)))(jnp.zeros(2))
     np.testing.assert_allclose(value, dist.LogNormal(0.0, 1.0).log_prob(2.0), rtol=1e-12)
     np.testing.assert_allclose(slope, [0.0, np.log(2.0)], rtol=1e-12)
 
@@ -366,6 +372,12 @@ def test_the_sign_of_a_scale_does_not_matter():
     x = jnp.array([0.3, -0.4])
     np.testing.assert_allclose(flipped.transition(x).log_prob(2 * x), model.transition(x).log_prob(2 * x), rtol=1e-12)
     np.testing.assert_allclose(flipped.dense().Q, model.dense().Q, rtol=1e-12)
+
+
+def test_integers_become_floats():
+    model = LinearGaussian(*(np.array(value) for value in ([0, 0], [1, 1], [1, 1], [[1, 0]], [1, 1], [1])))
+    kinds = {leaf.dtype for leaf in jax.tree.leaves(model)}
+    assert kinds == {jnp.dtype(float)} and Growth(transition_scale=3).transition_scale.dtype == float
 
 
 def test_models_can_be_made_inside_a_transformation():

@@ -10,6 +10,7 @@ from backstream.estimators import (
     AcceptReject,
     BackwardSampling,
     Forward,
+    Frozen,
     Increment,
     LeaveOneOut,
     MomentCorrected,
@@ -21,6 +22,7 @@ from backstream.estimators import (
     SelfNormalised,
     Truncated,
 )
+from backstream.estimators.weights import AbstractWeights, SampledPairs
 from backstream.families import Kalman
 from backstream.models import LinearGaussian
 
@@ -58,40 +60,135 @@ def draws(key, num_steps, num_particles):
     return [np.asarray(jax.random.normal(k, (num_particles, D))) for k in keys]
 
 
-def run(estimator, ys, key=jax.random.key(6)):
+def run(estimator, ys, key):
+    """The estimates at every step, with λ held still."""
     p, q = model(), family()
-    carry, estimate = estimator.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
-    carries, estimates = [carry], [estimate]
-    for t in range(1, len(ys)):
-        carry, estimate = jax.jit(estimator.step)(p, q, carry, ys[t], key=jax.random.fold_in(key, t))
-        carries.append(carry)
-        estimates.append(estimate)
-    return carries, estimates
+
+    @jax.jit
+    def whole(ys):
+        carry, first = estimator.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
+
+        def step(carry, scanned):
+            t, y = scanned
+            return estimator.step(p, q, carry, y, key=jax.random.fold_in(key, t))
+
+        _, rest = jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+    return whole(ys)
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.7, 0.0])
-@pytest.mark.parametrize("baseline", [LeaveOneOut(), SameSample(), NoBaseline()], ids=lambda b: type(b).__name__)
-@pytest.mark.parametrize("depth", [None, 1, 2, 3])
-def test_equals_the_loops(gamma, baseline, depth):
+def gradients(estimate):
+    """[T, P], in the oracle's order."""
+    return np.array([oracle_lambda(jax.tree.map(lambda g, t=t: g[t], estimate.gradient)) for t in range(T)])
+
+
+def compare(estimate, expected, gamma):
+    """Total and increments; the oracle differentiates numerically, so gradients agree to about 1e-8."""
+    np.testing.assert_allclose(estimate.total.elbo, expected.elbos, rtol=1e-9)
+    np.testing.assert_allclose(gradients(estimate.total), expected.gradients, rtol=1e-6, atol=1e-7)
+    if gamma == 1:
+        change = np.diff(expected.gradients, axis=0, prepend=0)
+        np.testing.assert_allclose(np.cumsum(estimate.increment.elbo), expected.elbos, rtol=1e-9)
+    else:
+        change = (1 - gamma) * expected.gradients
+        np.testing.assert_allclose(estimate.increment.elbo, (1 - gamma) * expected.elbos, rtol=1e-9)
+    np.testing.assert_allclose(gradients(estimate.increment), change, rtol=1e-6, atol=1e-7)
+
+
+def loops(key, **options):
+    lam, ys = oracle_lambda(family()), np.asarray(observations())
+    return oracle.recursive_score(
+        oracle_model(), oracle.kalman_family(D, DY), lam, ys, draws(key, T, N), **options
+    )
+
+
+NAMES = {LeaveOneOut: "leave-one-out", SameSample: "same", NoBaseline: "none"}
+CASES = [(baseline, None, gamma) for baseline in NAMES for gamma in (1.0, 0.7)]
+CASES += [(LeaveOneOut, depth, 1.0) for depth in (1, 2, 3)] + [(SameSample, 2, 0.7), (LeaveOneOut, None, 0.0)]
+
+
+@pytest.mark.parametrize(("baseline", "depth", "gamma"), CASES)
+def test_equals_the_loops(baseline, depth, gamma):
+    """Proposition 1 with its errata, all weights: the estimator is the plain reading of the equations, to rounding."""
     key = jax.random.key(6)
     sensitivity = Forward() if depth is None else Truncated(depth)
-    estimator = RecursiveScore(N, SelfNormalised(), sensitivity, baseline, Renewal(gamma))
-    ys = observations()
-    _, estimates = run(estimator, ys, key)
-    name = {LeaveOneOut: "leave-one-out", SameSample: "same", NoBaseline: "none"}[type(baseline)]
-    expected = oracle.recursive_score(
+    estimator = RecursiveScore(N, SelfNormalised(), sensitivity, baseline(), Renewal(gamma))
+    expected = loops(key, baseline=NAMES[baseline], depth=depth, gamma=gamma)
+    compare(run(estimator, observations(), key), expected, gamma)
+
+
+class GivenPairs(AbstractWeights):
+    """Backward sampling with indices that are known: those of draw k for particle i are (i + k) mod N."""
+
+    def pairs(self, kernels, z, *, key):
+        sampled = BackwardSampling(2).pairs(kernels, z, key=key)
+        index = (jnp.arange(len(z))[:, None] + jnp.arange(2)) % len(z)
+        log_psi = jnp.take_along_axis(kernels.potential @ sampled.statistics.T, index, 1)
+        return SampledPairs(log_psi, index, sampled.statistics, kernels, sampled.ess(), sampled.acceptance())
+
+    def marginal(self, z):
+        return BackwardSampling(2).marginal(z)
+
+    def num_draws(self, num_particles):
+        return 2
+
+
+@pytest.mark.parametrize("baseline", NAMES)
+def test_sampled_pairs_equal_the_loops(baseline):
+    """The same with M = 2 draws for each particle: Algorithm 1."""
+    key = jax.random.key(7)
+    index = (np.arange(N)[:, None] + np.arange(2)) % N
+    expected = loops(key, baseline=NAMES[baseline], weights=[index] * T)
+    compare(run(RecursiveScore(N, GivenPairs(), baseline=baseline()), observations(), key), expected, 1.0)
+
+
+@pytest.mark.parametrize(("cross", "gamma", "cap"), [(False, 0.8, 0.5), (True, 1.0, 0.2)])
+def test_corrected_weights_equal_the_loops(cross, gamma, cap):
+    """Regression on the sufficient statistics, importance sampling on the residual; the cap is active in places."""
+    key, ridge = jax.random.key(8), 0.05
+    expected = oracle.moment_corrected(
         oracle_model(),
         oracle.kalman_family(D, DY),
         oracle_lambda(family()),
-        np.asarray(ys),
+        np.asarray(observations()),
         draws(key, T, N),
-        baseline=name,
-        depth=depth,
         gamma=gamma,
+        ridge=ridge,
+        cap=cap,
+        cross=cross,
     )
-    for t, estimate in enumerate(estimates):
-        np.testing.assert_allclose(estimate.total.elbo, expected.elbos[t], rtol=1e-8)
-        np.testing.assert_allclose(oracle_lambda(estimate.total.gradient), expected.gradients[t], rtol=1e-6, atol=1e-7)
-    change = np.diff(expected.gradients, axis=0, prepend=0) if gamma == 1 else (1 - gamma) * expected.gradients
-    for t, estimate in enumerate(estimates):
-        np.testing.assert_allclose(oracle_lambda(estimate.increment.gradient), change[t], rtol=1e-6, atol=1e-7)
+    weights = MomentCorrected(Quadratic(cross), ridge, cap)
+    compare(run(RecursiveScore(N, weights, objective=Renewal(gamma)), observations(), key), expected, gamma)
+
+
+def test_increment_is_renewal_without_forgetting():
+    """γ = 1 is the paper's objective, bit for bit."""
+    key, ys = jax.random.key(9), observations()
+    paper, renewal = (run(RecursiveScore(N, objective=o), ys, key) for o in (Increment(), Renewal(1.0)))
+    for a, b in zip(jax.tree.leaves(paper), jax.tree.leaves(renewal), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_forward_equals_truncation_beyond_the_start():
+    key, ys = jax.random.key(10), observations()
+    exact, replayed = (run(RecursiveScore(N, sensitivity=s), ys, key) for s in (Forward(), Truncated(T)))
+    for a, b in zip(jax.tree.leaves(exact), jax.tree.leaves(replayed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_refuses_what_makes_no_sense():
+    with pytest.raises(ValueError, match="num_particles must be at least 1, not 0"):
+        RecursiveScore(0)
+    with pytest.raises(ValueError, match="LeaveOneOut needs at least 2 draws"):
+        RecursiveScore(1)
+    with pytest.raises(ValueError, match="LeaveOneOut needs at least 2 draws"):
+        RecursiveScore(10, BackwardSampling(1))
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        AcceptReject(0)
+    with pytest.raises(ValueError, match="depth .* must be at least 1, not 0"):
+        Truncated(0)
+    with pytest.raises(ValueError, match="gamma must lie between 0 and 1, not at 1.5"):
+        Renewal(1.5)
+    with pytest.raises(TypeError, match="Frozen does not fit Kalman"):
+        RecursiveScore(4, sensitivity=Frozen()).init(model(), family(), observations()[0], key=jax.random.key(0))

@@ -45,6 +45,24 @@ def invert(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return cho_solve((factor, True), jnp.eye(factor.shape[-1], dtype=factor.dtype))
 
 
+@jax.custom_jvp
+def inverse_root(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The lower-triangular W with Wᵀ W = M⁻¹, for a positive definite M.
+
+    Its derivative, −Φ(W dM Wᵀ) W, with Φ the lower triangle and half the diagonal, needs no further factorisation.
+    """
+    eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
+    return solve_triangular(jnp.linalg.cholesky(matrix), eye, lower=True)
+
+
+@inverse_root.defjvp
+def _inverse_root_jvp(primals, tangents):
+    W = inverse_root(*primals)
+    whitened = W @ tangents[0] @ W.T
+    half = jnp.tril(whitened) * (1 - 0.5 * jnp.eye(W.shape[-1], dtype=W.dtype))
+    return W, -half @ W
+
+
 class Frame(NamedTuple):
     """z = Lᵀ (x − μ): the coordinates in which N(μ, (L Lᵀ)⁻¹) is standard normal."""
 

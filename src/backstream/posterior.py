@@ -16,6 +16,7 @@ from backstream.families.backward import AffineKernel, Chain, backward_chain, fi
 from backstream.families.base import BackwardFamily, Inputs
 from backstream.gaussian import Gaussian
 from backstream.models.base import StateSpaceModel
+from backstream.models.matrices import known
 
 
 class Marginals(NamedTuple):
@@ -78,7 +79,7 @@ def smooth(
     ys, inputs = _checked_data(q, ys, inputs)
     if q.affine:
         return _smooth(q, ys, inputs)
-    _require_key(q, "smooth", key)
+    key = _checked_key(q, "smooth", key)
     xs = _sample(q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
     mean = xs.mean(0)
     return Marginals(mean, jnp.einsum("nti,ntj->tij", xs - mean, xs - mean) / len(xs))
@@ -89,14 +90,15 @@ def one_step_smooth(
 ) -> Marginals:
     """The law of X_{t-1} given y_{0:t}, under q_{t-1:t}: row t − 1 of T − 1, for t = 1, …, T − 1.
 
-    In closed form where the family's kernels are affine. Otherwise over `num_samples` draws of X_t, and a key is required.
+    In closed form where the family's kernels are affine. Otherwise over `num_samples` draws of X_t, and a key is
+    required.
     """
     ys, inputs = _checked_data(q, ys, inputs)
     if len(ys) < 2:
         raise ValueError(f"One-step smoothing needs at least 2 observations, not {len(ys)}.")
     if q.affine:
         return _one_step(q, ys, inputs)
-    _require_key(q, "one_step_smooth", key)
+    key = _checked_key(q, "one_step_smooth", key)
     return _one_step_sampled(q, ys, inputs, _checked_number("num_samples", num_samples), key)
 
 
@@ -177,8 +179,8 @@ def _one_step_sampled(q: BackwardFamily, ys: Array, inputs: Inputs, num_samples:
         return mean, covs.mean(0) + (means - mean).T @ (means - mean) / num_samples
 
     before = jax.tree.map(lambda leaf: leaf[:-1], chain.marginals)
-    after = jax.tree.map(lambda leaf: leaf[1:], (chain.states, chain.marginals))
-    return Marginals(*jax.vmap(one)(before, *after, jax.random.split(key, len(ys) - 1)))
+    states, laws = jax.tree.map(lambda leaf: leaf[1:], (chain.states, chain.marginals))
+    return Marginals(*jax.vmap(one)(before, states, laws, jax.random.split(key, len(ys) - 1)))
 
 
 @eqx.filter_jit
@@ -196,8 +198,8 @@ def _forecast(
         def advance(x, scanned):
             key, u = scanned
             key_x, key_y = jax.random.split(key)
-            x = p.transition(x, u).sample(key_x).astype(x.dtype)
-            return x, (x, p.emission(x, u).sample(key_y))
+            x = jnp.asarray(p.transition(x, u).sample(key_x), x.dtype)
+            return x, (x, jnp.asarray(p.emission(x, u).sample(key_y)))
 
         return jax.lax.scan(advance, x, (jax.random.split(key, horizon), inputs))[1]
 
@@ -220,11 +222,12 @@ def _checked_number(name: str, number: int) -> int:
     return number
 
 
-def _require_key(q: BackwardFamily, name: str, key: Array | None) -> None:
+def _checked_key(q: BackwardFamily, name: str, key: Array | None) -> Array:
     if key is None:
         raise ValueError(
             f"The backward kernels of {type(q).__name__} are not affine, so that {name} draws samples: give it a key."
         )
+    return key
 
 
 def _check_inputs(inputs: Inputs, length: int) -> None:
@@ -239,7 +242,7 @@ def _checked_data(q: BackwardFamily, ys: Any, inputs: Inputs) -> tuple[Array, In
         raise ValueError(
             f"ys must have shape [T, {q.obs_dim}] with T at least 1, as {type(q).__name__} expects, not {np.shape(ys)}."
         )
-    if not isinstance(ys, jax.core.Tracer):
+    if known(ys):
         infinite = np.argwhere(np.isinf(np.asarray(ys)))
         if len(infinite):
             row, column = infinite[0]

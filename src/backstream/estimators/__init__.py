@@ -1,20 +1,27 @@
 """Estimators of the ELBO and of its gradient."""
 
+from .autodiff import AutodiffThroughWeights
 from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, Scan
 from .baselines import LeaveOneOut, NoBaseline, SameSample
 from .corrected import MomentCorrected, Quadratic
+from .exact import Exact
 from .functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
 from .objectives import Increment, Renewal
 from .score import RecursiveScore
 from .sensitivity import Forward, Frozen, Truncated
+from .trajectories import BackwardTrajectories, FixedLag, WindowAverage, WindowIncrement
 from .weights import AcceptReject, BackwardSampling, SelfNormalised
 
 __all__ = [
     "AcceptReject",
     "AdditiveFunctional",
     "AdditiveSmoother",
+    "AutodiffThroughWeights",
     "BackwardSampling",
+    "BackwardTrajectories",
     "Estimate",
+    "Exact",
+    "FixedLag",
     "Forward",
     "Frozen",
     "Increment",
@@ -31,6 +38,8 @@ __all__ = [
     "Scan",
     "SelfNormalised",
     "Truncated",
+    "WindowAverage",
+    "WindowIncrement",
     "linear_gaussian_statistics",
     "moments",
 ]

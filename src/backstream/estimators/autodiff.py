@@ -12,12 +12,12 @@ from .weights import SelfNormalised
 
 
 class AutodiffThroughWeights(OfflineEstimator):
-    """The recursion for H alone, with reparameterised samples, differentiated end to end. **Wrong; for comparison only.**
+    """The recursion for H, with reparameterised samples, differentiated end to end. **Wrong; for comparison only.**
 
-    It does without the recursion for G, and its variance is low. But Ĥ_t = Σ_j w_ij (Ĥ_{t-1} + f̃_t) is biased, because the
-    weights are normalised by their own sum, and the bias depends on λ. What is differentiated is the ELBO plus that bias: an
-    optimiser is shown the way to the λ where the bias is largest, and takes it. The ELBO it prints then rises above
-    log p(y), which no ELBO can do, while q gets worse (paper, section "Offline computation", last paragraph). The
+    It does without the recursion for G, and its variance is low. But Ĥ_t = Σ_j w_ij (Ĥ_{t-1} + f̃_t) is biased, because
+    the weights are normalised by their own sum, and the bias depends on λ. What is differentiated is the ELBO plus that
+    bias: an optimiser is shown the way to the λ where the bias is largest, and takes it. The ELBO it prints then rises
+    above log p(y), which no ELBO can do, while q gets worse (paper, section "Offline computation", last paragraph). The
     gradient of the score estimator is biased too, but is not the gradient of a bias.
     """
 
@@ -47,7 +47,7 @@ class AutodiffThroughWeights(OfflineEstimator):
                 pairs = weights.pairs(kernels, previous.z, key=key)  # all pairs: nothing is drawn
                 f = log_transition(p, pairs, previous.xi, now.xi, u) + log_g(now.xi, y, u)[:, None]
                 f = f - log_backward(previous, pairs, kernels)
-                return (now, pairs.average_pairs(H[None] + f)), None
+                return (now, (pairs.coefficients() * (H[None] + f)).sum(1)), None
 
             start = sample(q.init(ys[0], first), 0)
             H = jax.vmap(p.prior(first).log_prob)(start.xi) + log_g(start.xi, ys[0], first)

@@ -105,14 +105,21 @@ def like(module: eqx.Module, vector: Float[Array, " n"]) -> PyTree:
 
 
 def differentiate(
-    objective: Callable[[Any, Any], Any], p: StateSpaceModel, q: BackwardFamily, learn_model: bool, *, has_aux: bool = False
+    objective: Callable[[Any, Any], Any],
+    p: StateSpaceModel,
+    q: BackwardFamily,
+    learn_model: bool,
+    *,
+    has_aux: bool = False,
 ) -> Any:
     """The value of a differentiable objective(p, q) and its gradients, with respect to θ only where asked for.
 
     An `Estimate`, or, where the objective returns its value with something else, that something beside it.
     """
     if learn_model:
-        result, (model_gradient, gradient) = eqx.filter_value_and_grad(lambda pq: objective(*pq), has_aux=has_aux)((p, q))
+        result, (model_gradient, gradient) = eqx.filter_value_and_grad(lambda pq: objective(*pq), has_aux=has_aux)(
+            (p, q)
+        )
     else:
         result, gradient = eqx.filter_value_and_grad(lambda q: objective(p, q), has_aux=has_aux)(q)
         model_gradient = None

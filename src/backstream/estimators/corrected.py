@@ -49,7 +49,7 @@ class Quadratic(eqx.Module):
         dim = kernels.mean.shape[1]
         m, V = kernels.mean, kernels.cov
         packed = jnp.zeros((len(beta), dim * (dim + 1) // 2), beta.dtype)
-        packed = packed.at[:, self._kept(dim)].set(beta[:, 1 + dim :] * self._scale(dim))
+        packed = packed.at[:, self._kept(dim)].set(beta[:, 1 + dim :] * self._scale(dim, beta.dtype))
         B = 0.5 * unpack(packed, dim) * (1 + jnp.eye(dim, dtype=beta.dtype))
         g = jnp.einsum("nij,nj->ni", V, beta[:, 1 : 1 + dim] + 2 * jnp.einsum("nij,nj->ni", B, m))
         gm = g[:, :, None] * m[:, None, :]
@@ -58,15 +58,15 @@ class Quadratic(eqx.Module):
     def _assemble(self, first, second):
         dim = first.shape[1]
         centred = pack(second - jnp.eye(dim, dtype=first.dtype))[:, self._kept(dim)]
-        return jnp.concatenate([jnp.ones_like(first[:, :1]), first, centred * self._scale(dim)], axis=1)
+        return jnp.concatenate([jnp.ones_like(first[:, :1]), first, centred * self._scale(dim, first.dtype)], axis=1)
 
     def _kept(self, dim: int) -> np.ndarray:
         rows, columns = np.triu_indices(dim)
         return np.arange(len(rows)) if self.cross else np.flatnonzero(rows == columns)
 
-    def _scale(self, dim: int) -> np.ndarray:
+    def _scale(self, dim: int, dtype) -> np.ndarray:
         rows, columns = np.triu_indices(dim)
-        return np.where(rows == columns, np.sqrt(0.5), 1.0)[self._kept(dim)].astype(np.float32)
+        return np.where(rows == columns, np.sqrt(0.5), 1.0)[self._kept(dim)].astype(dtype)
 
 
 class CorrectedPairs(AbstractPairs):

@@ -1,82 +1,35 @@
 """The ELBO and its gradient in closed form, for a linear-Gaussian p and a q with affine Gaussian kernels.
 
-Then H_t is a quadratic form (paper, section on the linear-Gaussian model). Around the mean μ_t of q_t,
+Then H_t is a quadratic form (paper, section on the linear-Gaussian model). In homogeneous coordinates v = (x − x̄_t, 1)
+about a point x̄_t it is H_t(x) = −½ vᵀ M_t v + Σ_{s≤t} c_s. In such coordinates an affine map is a matrix, and q_{t-1|t}
+takes v to a Gaussian with mean K_t v and covariance V_t, so that
 
-    H_t(μ_t + δ) = −½ δᵀ Ω_t δ + ω_t · δ + Σ_{s≤t} c_s,
+    M_t = K_tᵀ M_{t-1} K_t + N_t,
 
-and q_{t-1|t}(μ_t + δ, ·) = N(μ_{t-1} + s_t + K_t δ, V_t), so that E[H_{t-1} + log m_t − log q_{t-1|t}] is one again. The
-constants c_s are summed at the end, in pairs, and not one after the other.
+where −½ vᵀ N_t v is the part of log m_t and log g_t that depends on x, and c_t the rest: log-normalisers, the entropy
+of q_{t-1|t} and −½ tr(V_t (M_{t-1} + Aᵀ Q⁻¹ A)). The constants are summed at the end, in pairs, and not one by one.
 """
-
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from backstream.families.backward import AffineKernel, backward_chain, filter_states
 from backstream.families.base import BackwardFamily
 from backstream.families.kalman import Kalman
-from backstream.gaussian import LOG_2PI
+from backstream.gaussian import LOG_2PI, inverse_root
 from backstream.models.base import Inputs
 from backstream.models.linear_gaussian import LinearGaussian
 
 from .base import OfflineEstimator, differentiate
 
 
-class Quadratic(NamedTuple):
-    """δ ↦ −½ δᵀ Ω δ + ω · δ + c."""
-
-    Omega: Float[Array, "d d"]
-    omega: Float[Array, " d"]
-    c: Float[Array, ""]
-
-    def __add__(self, other):
-        return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def through(self, kernel_mean: Float[Array, " d"], gain: Float[Array, "d d"]) -> "Quadratic":
-        """δ ↦ the value at kernel_mean + gain δ."""
-        slope = self.omega - self.Omega @ kernel_mean
-        return Quadratic(
-            gain.T @ self.Omega @ gain,
-            gain.T @ slope,
-            self.c + 0.5 * kernel_mean @ (self.omega + slope),
-        )
-
-
-def log_gaussian(residual: Float[Array, " n"], slope: Float[Array, "n d"], cov: Float[Array, "n n"]) -> Quadratic:
-    """δ ↦ log N(residual − slope δ; 0, cov)."""
-    factor = jnp.linalg.cholesky(cov)
-    scaled = cho_solve((factor, True), jnp.column_stack([slope, residual]))
-    log_det = jnp.log(jnp.diag(factor)).sum()
-    return Quadratic(
-        slope.T @ scaled[:, :-1],
-        slope.T @ scaled[:, -1],
-        -0.5 * residual @ scaled[:, -1] - log_det - 0.5 * len(residual) * LOG_2PI,
-    )
-
-
-def emission(x: Float[Array, " d"], y: Float[Array, " dy"], B, R) -> Quadratic:
-    """δ ↦ log g(x + δ, y), with what is missing in y integrated out.
-
-    A missing coordinate becomes an observed zero, uncorrelated with the others, of an emission that does not
-    depend on the state: its likelihood is the constant N(0; 0, 1), which is taken out again.
-    """
-    seen = ~jnp.isnan(y)
-    B = jnp.where(seen[:, None], B, 0)
-    R = jnp.where(seen[:, None] & seen[None, :], R, jnp.eye(len(y), dtype=R.dtype))
-    residual = jnp.where(seen, jnp.where(seen, y, 0) - B @ x, 0)
-    form = log_gaussian(residual, B, R)
-    return form._replace(c=form.c + 0.5 * LOG_2PI * (~seen).sum())
-
-
 class Exact(OfflineEstimator):
     """The exact ELBO, and its exact gradient by automatic differentiation.
 
-    For p a `LinearGaussian` and q a family with affine kernels (`Kalman`, `Conjugate`, `Innovation`). `learn_model` adds
-    the gradient with respect to θ. `key` is not used.
+    For p a `LinearGaussian` and q a family with affine kernels (`Kalman`, `Conjugate`, `Innovation`). `learn_model`
+    adds the gradient with respect to θ. `key` is not used.
 
     Missing observations are integrated out, single coordinates too, whatever the covariance of the emission.
     """
@@ -99,39 +52,66 @@ def exact_elbo(
     """L_T = E_{q_T}[H_T − log q_T]. See `Exact` for what p and q have to be."""
     mean0, Q0, A, B, Q, R = p.dense()
     d = q.state_dim
-    eye = jnp.eye(d, dtype=Q0.dtype)
+    eye, corner = jnp.eye(d, dtype=Q.dtype), jnp.zeros((d + 1, d + 1), Q.dtype).at[d, d].set(1)
     chain = backward_chain(q, filter_states(q, ys, inputs))
-    means, covs = jax.vmap(lambda marginal: marginal.moments())(chain.marginals)
-    # H_t is expanded about points that do not depend on λ, although they are where the means are.
-    anchors = jax.lax.stop_gradient(means)
-    likelihoods = jax.vmap(lambda x, y: emission(x, y, B, R))(anchors, ys)
+    # The points about which H_t is expanded are the means of q_t, but they are not moved by λ.
+    points = jax.vmap(lambda marginal: marginal.moments()[0])(jax.lax.stop_gradient(chain.marginals))
 
-    def link(kernel: AffineKernel, anchor_before):
-        # E[log m_t − log q_{t-1|t}]: x_t − A x_{t-1} has mean anchor − A mean + (I − A K) δ
-        moved = log_gaussian(kernel.anchor - A @ kernel.mean, A @ kernel.gain - eye, Q)
-        scaled = cho_solve((jnp.linalg.cholesky(Q), True), A @ kernel.root.T)
-        spread = -0.5 * ((A @ kernel.root.T) * scaled).sum()
+    likelihoods, constants = jax.vmap(lambda x, y: emission(x, y, B, R))(points, ys)
+    prior, constant = log_gaussian(jnp.column_stack([eye, points[0] - mean0]), inverse_root(Q0))
+    root = inverse_root(Q)
+
+    def link(kernel: AffineKernel, before, now):
+        K = jnp.column_stack([kernel.gain, kernel.mean_at(now) - before])
+        residual = jnp.column_stack([eye, now]) - A @ K.at[:, -1].add(before)
+        move, constant = log_gaussian(residual, root)
+        spread = 0.5 * ((root @ A @ kernel.root.T) ** 2).sum()
         entropy = 0.5 * d * (1 + LOG_2PI) - kernel.log_det
-        return kernel.mean - anchor_before, moved._replace(c=moved.c + spread + entropy)
+        return jnp.concatenate([K, corner[-1:]]), move, constant + entropy - spread
 
-    shifts, moves = jax.vmap(link)(chain.kernels, anchors[:-1])
+    K, moves, more = jax.vmap(link)(chain.kernels, points[:-1], points[1:])
 
-    def advance(H, scanned):
-        kernel, shift, move, likelihood = scanned
-        spread = -0.5 * ((kernel.root @ H.Omega) * kernel.root).sum()
-        H = H.through(shift, kernel.gain) + move + likelihood
-        # The constant leaves the recursion here.
-        return H._replace(c=jnp.zeros_like(H.c)), H.c + spread
+    def advance(M, scanned):
+        K, N = scanned
+        M_now = K.T @ M @ K + N
+        # vᵀ M v has a constant as well, the corner, which leaves the recursion.
+        return M_now * (1 - corner), (M[:d, :d], M_now[d, d])
 
-    first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], likelihoods) for part in (0, slice(1, None)))
-    start = log_gaussian(anchors[0] - mean0, -eye, Q0) + first
-    H, constants = jax.lax.scan(advance, start, (chain.kernels, shifts, moves, rest))
+    start = prior + likelihoods[0]
+    M, (before, corners) = jax.lax.scan(advance, start * (1 - corner), (K, moves + likelihoods[1:]))
+    spreads = jax.vmap(lambda kernel, M: ((kernel.root @ M) * kernel.root).sum())(chain.kernels, before)
 
-    mean, cov = means[-1], covs[-1]
-    delta = mean - anchors[-1]
-    expected = H.c + H.omega @ delta - 0.5 * (delta @ H.Omega @ delta + (H.Omega * cov).sum())
-    entropy = 0.5 * d * (1 + LOG_2PI) + jnp.log(jnp.diag(jnp.linalg.cholesky(cov))).sum()
-    return expected + entropy + constants.sum()
+    mean, cov = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).moments()
+    v = jnp.append(mean - points[-1], 1)
+    end = -0.5 * (v @ M @ v + (M[:d, :d] * cov).sum()) + 0.5 * d * (1 + LOG_2PI) - log_det(inverse_root(cov))
+    return end + constant + constants.sum() + more.sum() - 0.5 * (start[d, d] + (corners + spreads).sum())
+
+
+def log_det(root: Float[Array, "n n"]) -> Float[Array, ""]:
+    return jnp.log(jnp.diag(root)).sum()
+
+
+def log_gaussian(
+    residual: Float[Array, "n k"], root: Float[Array, "n n"]
+) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
+    """log N(residual v; 0, (rootᵀ root)⁻¹) = −½ vᵀ M v + c: M and c."""
+    scaled = root @ residual
+    return scaled.T @ scaled, log_det(root) - 0.5 * len(root) * LOG_2PI
+
+
+def emission(
+    x: Float[Array, " d"], y: Float[Array, " dy"], B: Float[Array, "dy d"], R: Float[Array, "dy dy"]
+) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
+    """log g(x + δ, y) in v = (δ, 1), with what is missing in y integrated out.
+
+    A missing coordinate is replaced by an observed zero of noise alone, independent of the others and of variance one:
+    its likelihood is the constant N(0; 0, 1), which is taken out again.
+    """
+    seen = ~jnp.isnan(y)
+    residual = jnp.column_stack([B, B @ x - jnp.where(seen, y, 0)]) * seen[:, None]
+    R = jnp.where(seen[:, None] & seen, R, jnp.eye(len(y), dtype=R.dtype))
+    M, c = log_gaussian(residual, inverse_root(R))
+    return M, c + 0.5 * LOG_2PI * (~seen).sum()
 
 
 def exact_log_likelihood(p: LinearGaussian, ys: Float[Array, "t dy"]) -> Float[Array, ""]:

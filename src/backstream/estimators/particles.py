@@ -32,7 +32,11 @@ class Particles(NamedTuple):
 
 def draw(q: BackwardFamily, state: PyTree, num_particles: int, *, key: Array) -> Particles:
     frame = q.marginal(state).frame()
-    return Particles(state, frame, jax.random.normal(key, (num_particles, q.state_dim), frame.mean.dtype))
+    return Particles(state, frame, standard_draws(key, (num_particles, q.state_dim), frame.mean.dtype))
+
+
+def standard_draws(key: Array, shape: tuple[int, int], dtype) -> Float[Array, "n d"]:
+    return jax.random.normal(key, shape, dtype)
 
 
 def backward_kernels(q: BackwardFamily, previous: Particles, state: PyTree, xi: Float[Array, "n d"]) -> Kernels:

@@ -1,10 +1,10 @@
 """The alternative to importance weights: H_t and G_t as functions, fitted by regression (Campbell et al., 2021).
 
-H_t(x) = E[H_{t-1}(X_{t-1}) + f̃_t(X_{t-1}, x) | X_t = x] is what least squares finds from pairs (ξ_{t-1}, ξ_t) ~ q_{t-1:t}
-with targets Ĥ_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t) (paper, appendix "Functional regression"); G_t likewise. No weights
-degenerate, as the pairs come from the kernels themselves. The price is a fit at every observation, a choice of what to
-fit, and errors of approximation that are handed on. The fit of time t is used at t + 1: L_t and its gradient are averages
-of the targets themselves.
+H_t(x) = E[H_{t-1}(X_{t-1}) + f̃_t(X_{t-1}, x) | X_t = x] is what least squares finds from pairs (ξ_{t-1}, ξ_t) drawn
+from q_{t-1:t} with targets Ĥ_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t) (paper, appendix "Functional regression"); G_t too.
+No weights degenerate, as the pairs come from the kernels themselves. The price is a fit at every observation, a choice
+of what to fit, and errors of approximation that are handed on. The fit of time t is used at t + 1: L_t and its gradient
+are averages of the targets themselves.
 """
 
 from typing import Any, NamedTuple
@@ -45,14 +45,16 @@ class RegressionCarry(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Samples ξ_t of q_t and ξ_{t-1} of q_{t-1|t}(ξ_t, ·), with H_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t) and log q_t(ξ_t)."""
+    """Samples ξ_t of q_t and ξ_{t-1} of q_{t-1|t}(ξ_t, ·), and what is known at them."""
 
     state: PyTree
     frame: Frame
     xi_prev: Float[Array, "n d"] | None
     xi: Float[Array, "n d"]
     r: Float[Array, " n"]
+    """H_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t), less the mean of H_{t-1}."""
     log_q: Float[Array, " n"]
+    """log q_t(ξ_t)."""
 
 
 class Regression(OnlineEstimator):
@@ -72,7 +74,13 @@ class Regression(OnlineEstimator):
         if self.num_samples < 2:
             raise ValueError(f"num_samples must be at least 2, not {self.num_samples}.")
 
+    def _check_family(self, q: BackwardFamily) -> None:
+        if q.amortised != self.sensitivity.remembers:
+            wanted = "Forward() or Truncated(depth)" if q.amortised else "Frozen()"
+            raise TypeError(f"{type(q).__name__} needs sensitivity={wanted}, not {type(self.sensitivity).__name__}().")
+
     def init(self, p, q, y, u=None, *, key):
+        self._check_family(q)
         key_draw, key_H, key_G = jax.random.split(key, 3)
         (lam, _), (theta, _) = flatten(q), flatten(p)
         columns = lam.size * self.sensitivity.remembers + theta.size * self.learn_model
@@ -99,6 +107,7 @@ class Regression(OnlineEstimator):
         return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
 
     def step(self, p, q, carry, y, u=None, *, key):
+        self._check_family(q)
         lam, _ = flatten(q)
         noise = jax.random.normal(key, (2, self.num_samples, q.state_dim), lam.dtype)
 
@@ -160,7 +169,9 @@ class Regression(OnlineEstimator):
         H_sum, G_sum = carry.H_sum.add(r_mean), carry.G_sum.add(G_mean)
 
         def estimate(elbo, columns):
-            gradient, columns = (like(q, columns[: lam.size]), columns[lam.size :]) if pathwise is None else (pathwise, columns)
+            gradient = pathwise
+            if pathwise is None:
+                gradient, columns = like(q, columns[: lam.size]), columns[lam.size :]
             return Estimate(elbo, gradient, like(p, columns) if self.learn_model else None)
 
         total = estimate(H_sum.total() + rest, G_sum.total() + G_rest)
@@ -173,7 +184,7 @@ class Regression(OnlineEstimator):
 def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: Inputs) -> Float[Array, ""]:
     """log ℓ_t(x_prev, x, y), where x_prev is None at the first observation."""
     law = p.prior(u) if x_prev is None else p.transition(x_prev, u)
-    return law.log_prob(x) + log_emission(p, x, y, u)
+    return jnp.asarray(law.log_prob(x)) + log_emission(p, x, y, u)
 
 
 def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"], pull: Pull) -> Array:

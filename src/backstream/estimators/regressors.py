@@ -37,8 +37,8 @@ class KernelFit(NamedTuple):
 class KernelRidge(AbstractRegressor):
     """Ridge regression with the kernel exp(−|z − z'|² / (2 bandwidth² d)). Costs N³.
 
-    `bandwidth` is in units of √d, the length of a typical z. `ridge` is the variance of the noise in the targets over that of
-    the function.
+    `bandwidth` is in units of √d, the length of a typical z. `ridge` is the variance of the noise in the targets over
+    that of the function.
     """
 
     bandwidth: float = eqx.field(static=True, default=2.0)
@@ -70,7 +70,7 @@ class KernelRidge(AbstractRegressor):
 
 
 class NetworkFit(NamedTuple):
-    weights: tuple[Array, Array, Array, Array]
+    weights: PyTree
     scale: Float[Array, " k"]
     """Of the targets: the network itself gives numbers of order one."""
 

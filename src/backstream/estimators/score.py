@@ -110,9 +110,9 @@ class RecursiveScore(OnlineEstimator):
             F=None if F is None else nothing(*F.shape[1:]),
         )
         H = jax.vmap(lambda x: log_joint(p, x))(xi)
-        G = jnp.zeros((self.num_particles, lam.size), lam.dtype)
-        nan = jnp.full((), jnp.nan, lam.dtype)
-        return self._conclude(p, q, carry, pull, H, G, S, F, y, ess=nan, acceptance=nan)
+        G = None if carry.G is None else carry.G.at_samples
+        marginal, nan = self.weights.marginal(particles.z), jnp.full((), jnp.nan, lam.dtype)
+        return self._conclude(p, q, carry, marginal, pull, H, G, jnp.zeros_like(lam), S, F, y, ess=nan, acceptance=nan)
 
     def step(self, p, q, carry, y, u=None, *, key):
         self._check_family(q)
@@ -134,25 +134,29 @@ class RecursiveScore(OnlineEstimator):
 
         # H_t^i, and S_i = Σ_j C_ij T(ξ_{t-1}^j) pulled back through λ ↦ η_{t-1} + η̃_t(ξ^i)
         H, eta_cotangents = pairs.value_and_score(r, self.baseline)
-        G = self._pull_backward(q, previous, particles.state, xi, eta_cotangents, pull)
-        S = F = None
+        marginal = self.weights.marginal(particles.z)
+        G = S = F = None
         if carry.G is not None:
-            G = gamma * pairs.average(carry.G.at_samples) + G
+            score = self._pull_backward(q, previous, particles.state, xi, eta_cotangents, pull)
+            G = gamma * pairs.average(carry.G.at_samples) + score
+            G_bar = marginal.average(G)[0]
+        else:  # nothing is carried: of G only its mean is needed, and one pullback gives it
+            mean_cotangents = marginal.coefficients()[0][:, None] * eta_cotangents
+            G_bar = self._pull_backward_mean(q, previous, particles.state, xi, mean_cotangents, pull)
         if carry.S is not None:
             S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
         if carry.F is not None:
             F = pairs.average(carry.F.at_samples) + self.functional.average(pairs, xi_previous, xi, y)
         carry = carry._replace(particles=particles, sensitivity=sensitivity)
-        return self._conclude(p, q, carry, pull, H, G, S, F, y, pairs.ess(), pairs.acceptance())
+        return self._conclude(p, q, carry, marginal, pull, H, G, G_bar, S, F, y, pairs.ess(), pairs.acceptance())
 
-    def _conclude(self, p, q, carry, pull, H, G, S, F, y, ess, acceptance):
+    def _conclude(self, p, q, carry, marginal, pull, H, G, G_bar, S, F, y, ess, acceptance):
         """From what is known at the samples of q_t to L_t, ∇L_t and what they add to L_{t-1}, ∇L_{t-1}."""
         particles, gamma, direction = carry.particles, self.objective.discount, self.objective.direction
-        marginal = self.weights.marginal(particles.z)
         r = H - particles.log_q()  # with the entropy term, which the printed algorithm lacks
         elbo, eta_cotangent = marginal.value_and_score(r[None], self.baseline)
         outer = self._pull_marginal(q, particles, eta_cotangent[0], pull)
-        H_bar, G_bar = marginal.average(H)[0], marginal.average(G)[0]
+        H_bar = marginal.average(H)[0]
         shift = 1.0 if self.baseline.zero_sum else 0.0  # without a baseline nothing may be taken out
 
         running_H, L, L_change = carry.H.advance(H, elbo[0], shift * H_bar, gamma)
@@ -182,23 +186,32 @@ class RecursiveScore(OnlineEstimator):
         return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
 
     def _pull_backward(self, q, previous, state, xi, cotangents, pull) -> Float[Array, "n p"]:
-        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}, to λ."""
+        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}, to λ: one row for each i."""
         lam, rebuild = flatten(q)
-
-        def eta_tilde(v, a, x):
-            return rebuild(v).potential(a, x).into(previous.frame).eta
 
         def eta(v, a):
             return rebuild(v).marginal(a).into(previous.frame).eta
 
-        through_potential, to_now = jax.vmap(
-            lambda x, c: _pull_each(lambda v, a: eta_tilde(v, a, x), lam, state, c), (0, 0)
-        )(xi, cotangents)
-        through_marginal, to_previous = jax.vmap(lambda c: _pull_each(eta, lam, previous.state, c))(cotangents)
+        def one(x, cotangent):
+            through_potential, to_now = _pull_each(_eta_tilde(rebuild, previous, x), lam, state, cotangent)
+            through_marginal, to_previous = _pull_each(eta, lam, previous.state, cotangent)
+            return through_potential, through_marginal, to_previous, to_now
+
+        through_potential, through_marginal, to_previous, to_now = jax.vmap(one)(xi, cotangents)
         terms = [through_potential, through_marginal]
-        if to_now is not None or to_previous is not None:
+        if to_previous is not None or to_now is not None:
             terms.append(pull(to_previous, to_now))
         return sum(term for term in terms if term is not None)
+
+    def _pull_backward_mean(self, q, previous, state, xi, cotangents, pull) -> Float[Array, " p"]:
+        """The same summed over i, for q_{t-1} that does not depend on λ."""
+        lam, rebuild = flatten(q)
+
+        def eta_tilde(v, a):
+            return jax.vmap(lambda x: _eta_tilde(rebuild, previous, x)(v, a))(xi)
+
+        direct, to_now = _pull_each(eta_tilde, lam, state, cotangents)
+        return direct if to_now is None else direct + pull(None, to_now)
 
     def _pull_marginal(self, q, particles, cotangent, pull) -> Float[Array, " p"]:
         """A cotangent of η_t, in the frame of q_t, to λ."""
@@ -231,6 +244,11 @@ class RecursiveScore(OnlineEstimator):
                 "its own (PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, go "
                 "with Forward() or Truncated(depth)."
             )
+
+
+def _eta_tilde(rebuild, previous, x):
+    """(λ, a_t) ↦ η̃_t(x), in the frame of q_{t-1}."""
+    return lambda v, a: rebuild(v).potential(a, x).into(previous.frame).eta
 
 
 def _pull_each(function, lam, state, cotangent):

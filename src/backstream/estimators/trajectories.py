@@ -1,7 +1,7 @@
 """Estimators from reparameterised backward trajectories: over a whole sequence, or over a sliding window.
 
-Along a trajectory x_t ~ q_t, x_{s-1} ~ q_{s-1|s}(x_s, ·), drawn backwards with noise that does not depend on λ, the ELBO is
-the mean of
+Along a trajectory x_t ~ q_t, x_{s-1} ~ q_{s-1|s}(x_s, ·), drawn backwards with noise that does not depend on λ, the
+ELBO is the mean of
 
     log χ(x_0) + Σ_s log g_s(x_s, y_s) + Σ_s {log m_s(x_{s-1}, x_s) − log q_{s-1|s}(x_s, x_{s-1})} − log q_t(x_t),
 
@@ -10,7 +10,7 @@ and its gradient that of the derivative along the path.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -38,7 +38,7 @@ def _emissions(p: StateSpaceModel, xs: Float[Array, "t d"], ys: Array, us: Input
 
 
 def _transitions(p: StateSpaceModel, xs: Float[Array, "t d"], us: Inputs) -> Float[Array, " t-1"]:
-    return jax.vmap(lambda x_prev, x, u: p.transition(x_prev, u).log_prob(x))(xs[:-1], xs[1:], us)
+    return jax.vmap(lambda x_prev, x, u: jnp.asarray(p.transition(x_prev, u).log_prob(x)))(xs[:-1], xs[1:], us)
 
 
 class BackwardTrajectories(OfflineEstimator):
@@ -63,8 +63,8 @@ class BackwardTrajectories(OfflineEstimator):
 
             def one(z):
                 xs, log_q = sample_chain(q, chain, z)
-                log_p = p.prior(first).log_prob(xs[0]) + _emissions(p, xs, ys, inputs).sum() + _transitions(p, xs, later).sum()
-                return log_p - log_q.sum()
+                log_p = _emissions(p, xs, ys, inputs).sum() + _transitions(p, xs, later).sum()
+                return p.prior(first).log_prob(xs[0]) + log_p - log_q.sum()
 
             return jax.vmap(one)(jax.random.normal(key, shape, chain.marginals.eta1.dtype)).mean()
 
@@ -86,9 +86,11 @@ class Window(NamedTuple):
         ys, us, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.times))
         return Window(self.chain.drop_last(), ys, us, self.anchor, times)
 
-    def elbo(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, ""]:
+    def elbos(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, " n"]:
+        """One unbiased value of the window's ELBO for each trajectory."""
+
         def one(z):
-            xs, log_q = sample_chain(q, self.chain, z, unroll=len(z))
+            xs, log_q = sample_chain(q, self.chain, z)
             emissions = _emissions(p, xs[1:], self.ys, self.us)
             moves = _transitions(p, xs, self.us) - log_q[:-1]
             if self.anchor is not None:
@@ -98,7 +100,27 @@ class Window(NamedTuple):
             parts = jnp.where(first, priors, 0) + jnp.where(seen, emissions, 0) + jnp.where(moved, moves, 0)
             return parts.sum() - log_q[-1]
 
-        return jax.vmap(one)(noise[:, : len(self.ys) + 1]).mean()
+        return jax.vmap(one)(noise[:, : len(self.ys) + 1])
+
+
+def window_elbo(
+    p: StateSpaceModel,
+    q: BackwardFamily,
+    anchor: State,
+    ys: Float[Array, "l dy"],
+    inputs: Inputs = None,
+    num_trajectories: int = 1,
+    *,
+    key: Array,
+) -> Float[Array, " n"]:
+    """Unbiased values, one for each trajectory, of the ELBO of the observations `ys` that follow the state `anchor`.
+
+    The law q has at `anchor` is the prior of the state before the first of them.
+    """
+    chain = backward_chain(q, _replay(q, anchor, ys, inputs))
+    noise = jax.random.normal(key, (num_trajectories, len(ys) + 1, q.state_dim), chain.marginals.eta1.dtype)
+    times = jnp.arange(1, len(ys) + 1)
+    return Window(chain, ys, inputs, q.marginal(anchor), times).elbos(p, q, noise)
 
 
 class AbstractWindowObjective(eqx.Module):
@@ -114,7 +136,7 @@ class AbstractWindowObjective(eqx.Module):
 
     @abstractmethod
     def conclude(self, carry: PyTree, estimate: Estimate, size: Array) -> tuple[PyTree, Estimate, Estimate]:
-        """The carry, the total and the increment, from the value with its gradients for a window of `size` observations."""
+        """The carry, the total and the increment, given the value, with its gradients, for `size` observations."""
 
 
 class WindowAverage(AbstractWindowObjective):
@@ -136,8 +158,8 @@ class WindowAverage(AbstractWindowObjective):
 class WindowIncrement(AbstractWindowObjective):
     """What the newest observation adds to the window's ELBO, with the same noise for both windows.
 
-    The increments add up to the ELBO, exactly so in expectation while the window reaches back to the first observation, and
-    afterwards as far as log q_{t-L} can stand, up to a constant, for H_{t-L}. The total is their sum.
+    The increments add up to the ELBO: exactly so, in expectation, while the window reaches back to the first
+    observation, and afterwards as far as log q_{t-L} can stand, up to a constant, for H_{t-L}. The total is their sum.
     """
 
     def value(self, elbo, window):
@@ -163,14 +185,15 @@ class FixedLagCarry(NamedTuple):
 
 
 class FixedLag(OnlineEstimator):
-    """The ELBO of a sliding window of the last `lag` observations, from reparameterised trajectories: the rival to beat.
+    """The ELBO of a sliding window of the last `lag` observations, from reparameterised trajectories.
 
     At every observation the states are replayed under the current λ from a_{t-L}, which is taken as constant, and
-    trajectories are drawn backwards from t to t − L. The first state has the filter q_{t-L}, frozen, as its prior: at the
-    optimum H_{t-L} = log q_{t-L} up to a constant, so that this is what should stand for all that came before. Until
-    `lag` observations have been read, the window is the whole stream and its prior that of the model.
+    trajectories are drawn backwards from t to t − L. The first state has the filter q_{t-L}, frozen, as its prior: at
+    the optimum H_{t-L} = log q_{t-L} up to a constant, so that this is what should stand for all that came before.
+    Until `lag` observations have been read, the window is the whole stream and its prior that of the model.
 
-    `objective` is `WindowAverage()` or `WindowIncrement()`. What matters over more than `lag` steps is not seen.
+    `objective` is `WindowAverage()` or `WindowIncrement()`; `learn_model` adds the gradient with respect to θ. Whatever
+    takes more than `lag` steps to show is not learned.
     """
 
     lag: int = eqx.field(static=True)
@@ -193,7 +216,9 @@ class FixedLag(OnlineEstimator):
         return carry, _report(estimate, estimate)
 
     def step(self, p, q, carry, y, u=None, *, key):
-        append = lambda kept, leaf: jnp.concatenate([kept[1:], jnp.asarray(leaf, kept.dtype)[None]])
+        def append(kept, leaf):
+            return jnp.concatenate([kept[1:], jnp.asarray(leaf, kept.dtype)[None]])
+
         ys, us = append(carry.ys, y), jax.tree.map(append, carry.us, u)
         times = carry.seen - jnp.arange(self.lag)[::-1]
 
@@ -204,13 +229,14 @@ class FixedLag(OnlineEstimator):
                 shape = (self.num_trajectories, self.lag + 1, q.state_dim)
                 noise = jax.random.normal(key, shape, chain.marginals.eta1.dtype)
                 window = Window(chain, ys, us, prior, times)
-                value = self.objective.value(lambda window: window.elbo(p, q, noise), window)
+                value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
                 return value, jax.tree.map(lambda leaf: leaf[1], states)
 
             return differentiate(objective, p, q, self.learn_model, has_aux=True)
 
         def steady():
-            return estimate(lambda q: (_replay(q, carry.anchor, ys, us), jax.lax.stop_gradient(q.marginal(carry.anchor))))
+            prior = jax.lax.stop_gradient(q.marginal(carry.anchor))
+            return estimate(lambda q: (_replay(q, carry.anchor, ys, us), prior))
 
         def starting():
             return estimate(lambda q: (_replay_from_start(q, carry.anchor, ys, us, times), None))
@@ -233,7 +259,7 @@ def _replay(q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
         state = q.update(state, *scanned)
         return state, state
 
-    _, states = jax.lax.scan(update, anchor, (ys, us), unroll=len(ys))
+    _, states = jax.lax.scan(update, anchor, (ys, us))
     return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), anchor, states)
 
 

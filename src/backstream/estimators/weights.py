@@ -242,7 +242,7 @@ class AcceptReject(AbstractWeights):
         def trial(loop):
             k, index, done, tried = loop
             key_index, key_accept = jax.random.split(jax.random.fold_in(key_loop, k))
-            proposal = jax.random.randint(key_index, shape, 0, m)
+            proposal = jax.random.randint(key_index, shape, 0, m, jnp.int32)
             log_uniform = jnp.log(jax.random.uniform(key_accept, shape, z.dtype))
             accept = log_uniform < log_psi_at(proposal) - log_sup[:, None]
             index = jnp.where(~done & accept, proposal, index)
@@ -252,7 +252,7 @@ class AcceptReject(AbstractWeights):
             k, _, done, _ = loop
             return (k < self.max_trials) & ~done.all()
 
-        nothing = (0, jnp.zeros(shape, int), jnp.zeros(shape, bool), 0)
+        nothing = (0, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool), 0)
         _, index, done, tried = jax.lax.while_loop(unfinished, trial, nothing)
 
         def exact():

@@ -4,7 +4,8 @@ from backstream.families.base import BackwardFamily
 from backstream.families.conjugate import Conjugate
 from backstream.families.innovation import Innovation
 from backstream.families.kalman import Kalman
+from backstream.families.linear import LinearDynamics
 from backstream.families.per_step import PerStep
 from backstream.families.recurrent import Recurrent, TanhCell
 
-__all__ = ["BackwardFamily", "Conjugate", "Innovation", "Kalman", "PerStep", "Recurrent", "TanhCell"]
+__all__ = ["BackwardFamily", "Conjugate", "Innovation", "Kalman", "LinearDynamics", "PerStep", "Recurrent", "TanhCell"]

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
-from backstream.gaussian import LOG_2PI, Gaussian
+from backstream.gaussian import LOG_2PI, Gaussian, inverse_root
 
 from .base import BackwardFamily, Inputs, State
 
@@ -30,9 +29,8 @@ def filter_states(q: BackwardFamily, ys: Float[Array, "t dy"], inputs: Inputs = 
 
 
 class AffineKernel(NamedTuple):
-    """q_{t-1|t}(x, ·) = N(mean + gain (x − anchor), rootᵀ root), for a family whose kernels are affine."""
+    """q_{t-1|t}(x, ·) = N(mean + gain x, rootᵀ root), for a family whose kernels are affine."""
 
-    anchor: Float[Array, " d"]
     mean: Float[Array, " d"]
     gain: Float[Array, "d d"]
     root: Float[Array, "d d"]
@@ -47,19 +45,19 @@ class AffineKernel(NamedTuple):
         return -jnp.log(jnp.diag(self.root)).sum()
 
     def mean_at(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.mean + self.gain @ (x - self.anchor)
+        return self.mean + self.gain @ x
 
 
-def affine_kernel(q: BackwardFamily, before: Gaussian, state: State, anchor: Float[Array, " d"]) -> AffineKernel:
-    """q_{t-1|t} of an affine family, where η̃1(x) = η̃1(anchor) + F (x − anchor) and η̃2 does not depend on x.
+def affine_kernel(q: BackwardFamily, before: Gaussian, state: State) -> AffineKernel:
+    """q_{t-1|t} of an affine family, where η̃1(x) = F x + f and η̃2 does not depend on x.
 
-    `before` is q_{t-1}, `state` is a_t, `anchor` any point; one near the x in use keeps float32 precise.
+    `before` is q_{t-1}, `state` is a_t.
     """
-    kernel = before * q.potential(state, anchor)
-    F = jax.jacfwd(lambda x: q.potential(state, x).eta1)(anchor)
-    root = solve_triangular(jnp.linalg.cholesky(kernel.precision), jnp.eye(q.state_dim, dtype=anchor.dtype), lower=True)
-    cov = root.T @ root
-    return AffineKernel(anchor, cov @ kernel.eta1, cov @ F, root)
+    origin = jnp.zeros_like(before.eta1)
+    kernel = before * q.potential(state, origin)
+    F = jax.jacfwd(lambda x: q.potential(state, x).eta1)(origin)
+    root = inverse_root(kernel.precision)
+    return AffineKernel(root.T @ (root @ kernel.eta1), root.T @ (root @ F), root)
 
 
 class Chain(NamedTuple):
@@ -79,18 +77,12 @@ def backward_chain(q: BackwardFamily, states: State) -> Chain:
     marginals = jax.vmap(q.marginal)(states)
     if not q.affine:
         return Chain(states, marginals, None)
-    before = jax.tree.map(lambda leaf: leaf[:-1], marginals)
-    after = jax.tree.map(lambda leaf: leaf[1:], (states, marginals))
-
-    def link(before, state, marginal):
-        # The kernel is the same whatever the anchor, so that nothing is lost by not differentiating through it.
-        return affine_kernel(q, before, state, jax.lax.stop_gradient(marginal.moments()[0]))
-
-    return Chain(states, marginals, jax.vmap(link)(before, *after))
+    before, after = jax.tree.map(lambda leaf: leaf[:-1], marginals), jax.tree.map(lambda leaf: leaf[1:], states)
+    return Chain(states, marginals, jax.vmap(lambda marginal, state: affine_kernel(q, marginal, state))(before, after))
 
 
 def sample_chain(
-    q: BackwardFamily, chain: Chain, z: Float[Array, "t d"], *, unroll: int = 1
+    q: BackwardFamily, chain: Chain, z: Float[Array, "t d"]
 ) -> tuple[Float[Array, "t d"], Float[Array, " t"]]:
     """One trajectory, reparameterised by standard normal noise, with the log densities of its links.
 
@@ -99,29 +91,36 @@ def sample_chain(
     """
     end = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).frame()
     last = end.restore(z[-1])
-
-    if chain.kernels is None:
-
-        def back(x, scanned):
-            before, state, z = scanned
-            frame = (before * q.potential(state, x)).frame()
-            x = frame.restore(z)
-            return x, (x, frame.log_det)
-
-        before = jax.tree.map(lambda leaf: leaf[:-1], chain.marginals)
-        after = jax.tree.map(lambda leaf: leaf[1:], chain.states)
-        _, (xs, log_det) = jax.lax.scan(back, last, (before, after, z[:-1]), reverse=True, unroll=unroll)
-    else:
-        noise = jnp.einsum("ti,tij->tj", z[:-1], chain.kernels.root)
-
-        def back(x, scanned):
-            kernel, noise = scanned
-            x = kernel.mean_at(x) + noise
-            return x, x
-
-        _, xs = jax.lax.scan(back, last, (chain.kernels, noise), reverse=True, unroll=unroll)
-        log_det = jax.vmap(lambda kernel: kernel.log_det)(chain.kernels)
-
+    xs, log_det = _walk(q, chain, last, z[:-1]) if chain.kernels is None else _walk_affine(chain.kernels, last, z[:-1])
     log_det = jnp.concatenate([log_det, end.log_det[None]])
     log_q = log_det - 0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * LOG_2PI
     return jnp.concatenate([xs, last[None]]), log_q
+
+
+def _walk(q: BackwardFamily, chain: Chain, last: Float[Array, " d"], z: Float[Array, "t d"]) -> tuple[Array, Array]:
+    """The states before the last, and log |∂z/∂x| of each."""
+
+    def back(x, scanned):
+        before, state, z = scanned
+        frame = (before * q.potential(state, x)).frame()
+        x = frame.restore(z)
+        return x, (x, frame.log_det)
+
+    before, after = (
+        jax.tree.map(lambda leaf: leaf[:-1], chain.marginals),
+        jax.tree.map(lambda leaf: leaf[1:], chain.states),
+    )
+    return jax.lax.scan(back, last, (before, after, z), reverse=True)[1]
+
+
+def _walk_affine(kernels: AffineKernel, last: Float[Array, " d"], z: Float[Array, "t d"]) -> tuple[Array, Array]:
+    """The same, where nothing is left to factorise."""
+
+    def back(x, scanned):
+        kernel, noise = scanned
+        x = kernel.mean_at(x) + noise
+        return x, x
+
+    noise = jnp.einsum("ti,tij->tj", z, kernels.root)
+    xs = jax.lax.scan(back, last, (kernels, noise), reverse=True)[1]
+    return xs, jax.vmap(lambda kernel: kernel.log_det)(kernels)

@@ -8,21 +8,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from backstream.families.base import BackwardFamily
-from backstream.families.linear import LinearDynamics, Prediction
-from backstream.families.networks import perceptron
-from backstream.gaussian import Gaussian
+from backstream.families.linear import Filtered, LinearDynamics, Prediction
+from backstream.families.networks import perceptron, positive
 
 
 class Conjugate(BackwardFamily):
-    """η_t = predict(η_{t-1}) + η̄(y_t), with η̄ a network of one tanh layer; ψ_t(x_prev, x) = N(x; A x_prev,
-        Q).
-     A and Q are shared by the predict step and by ψ (the paper's appendix on conjugacy). The network reads y_t
+    """η_t = predict(η_{t-1}) + η̄(y_t), with η̄ a network of one tanh layer; ψ_t(x_prev, x) = N(x; A x_prev, Q).
+
+    A and Q are shared by the predict step and by ψ (the paper's appendix on conjugacy). The network reads y_t
     alone, in its own units, and returns η1 and a diagonal precision. A missing row means: predict only; a missing
     coordinate is read as zero. See `Innovation` for a family that also looks at what it expected to see.
 
-        >>> q = Conjugate.create(2, 2, width=8, key=jax.random.key(0))
-        >>> q.marginal(q.init(jnp.array([0.1, jnp.nan]))).precision.shape
-        (2, 2)
+    >>> q = Conjugate.create(2, 2, width=8, key=jax.random.key(0))
+    >>> q.marginal(q.init(jnp.array([0.1, jnp.nan]))).precision.shape
+    (2, 2)
     """
 
     affine: ClassVar[bool] = True
@@ -45,9 +44,10 @@ class Conjugate(BackwardFamily):
         scale: float = 0.1,
         dtype=None,
     ) -> "Conjugate":
-        """The paper's start: A diagonal with entries U[low, high], prior mean 0, prior and noise with
-        standard deviation `scale`. With `full_transition` the other entries of A, at first zero, are learned
-        as well."""
+        """The paper's start: A diagonal with entries U[low, high], prior N(0, scale²), noise N(0, scale²).
+
+        With `full_transition` the other entries of A, at first zero, are learned as well.
+        """
         if not scale > 0:
             raise ValueError(f"scale must be positive, not {scale}.")
         dtype = jnp.result_type(float) if dtype is None else dtype
@@ -74,13 +74,16 @@ class Conjugate(BackwardFamily):
         return self._assimilate(self.dynamics.predict(state), y)
 
     def marginal(self, state):
-        return state
+        return state.gaussian()
 
     def potential(self, state, x):
         return self.dynamics.potential(x)
 
-    def _assimilate(self, prediction: Prediction, y: Float[Array, " dy"]) -> Gaussian:
+    def _assimilate(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
         missing = jnp.isnan(y)
         eta1, raw = jnp.split(self.net(jnp.where(missing, 0.0, y)), 2)
         present = jnp.where(missing.all(), 0.0, 1.0).astype(raw.dtype)
-        return prediction.add_site(present * eta1, jnp.diag(present * jax.nn.softplus(raw)))
+        # exp(η1 · x − ½ x · λ x) is a site with W = √λ and e = (η1 − λ m)/√λ.
+        precision = positive(raw)
+        root = present * jnp.sqrt(precision)
+        return prediction.add_site(jnp.diag(root), present * (eta1 - precision * prediction.mean) / jnp.sqrt(precision))

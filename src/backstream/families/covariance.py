@@ -1,6 +1,7 @@
 """Positive definite matrices that stay so whatever their parameters, and in the face of rounding."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
@@ -8,32 +9,58 @@ from jaxtyping import Array, Float
 
 from backstream.models.matrices import Scale
 
+ULPS = 2
+
 
 def guard(symmetric: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Raises the diagonal by a few units in the last place, as much as forming the matrix may have lost.
-     A sum of Gram matrices is positive definite up to errors of size d ε √(M_ii M_jj). Scaled by 1 + 2 (d + 1) ε
-    its diagonal outweighs them, so that a Cholesky factor exists however ill-conditioned M is.
+    """Raises the diagonal by as many units in the last place as forming and factorising the matrix may lose.
+
+    A sum of Gram matrices is positive definite up to errors of size d ε √(M_ii M_jj). With a multiple of d ε M_ii added
+    to its diagonal it outweighs them, so that a Cholesky factor exists however ill-conditioned M is.
     """
-    d = symmetric.shape[-1]
-    slack = 2 * (d + 1) * float(jnp.finfo(symmetric.dtype).eps)
-    return symmetric * (1.0 + slack * jnp.eye(d, dtype=symmetric.dtype))
+    slack = ULPS * (len(symmetric) + 1) * float(jnp.finfo(symmetric.dtype).eps)
+    return symmetric * (1.0 + slack * jnp.eye(len(symmetric), dtype=symmetric.dtype))
 
 
-def inverse_root(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The lower-triangular W with Wᵀ W = M⁻¹, for a positive definite M."""
-    factor = jnp.linalg.cholesky(guard(matrix))
+# JAX differentiates factors and triangular inverses by further triangular solves. Estimators pull many cotangents back
+# through a family at once, and batches of small solves are slow. Here derivatives are products of matrices.
+
+
+@jax.custom_jvp
+def inverse(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """X = L⁻¹, for a lower-triangular L. dX = −X dL X."""
     return solve_triangular(factor, jnp.eye(factor.shape[-1], dtype=factor.dtype), lower=True)
 
 
-class PositiveDefinite(eqx.Module):
-    """S Sᵀ with S = diag(exp(log_scale)) U, U lower triangular with unit diagonal. Diagonal where `lower` is
-        None.
-     `lower` holds the d(d−1)/2 entries of U below the diagonal, row by row. They have no unit, whatever the
-    scale.
+@inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    X = inverse(*primals)
+    return X, -X @ tangents[0] @ X
 
-        >>> PositiveDefinite.from_scale(jnp.array([1.0, 2.0])).dense()
-        Array([[1., 0.],
-               [0., 4.]], dtype=float32)
+
+@jax.custom_jvp
+def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The lower-triangular L with L Lᵀ = M. dL = L Φ(L⁻¹ dM L⁻ᵀ), Φ the lower triangle with half the diagonal."""
+    return jnp.linalg.cholesky(matrix)
+
+
+@cholesky.defjvp
+def _cholesky_jvp(primals, tangents):
+    L = cholesky(*primals)
+    X = inverse(L)
+    half = jnp.tril(jnp.ones_like(L)) - 0.5 * jnp.eye(len(L), dtype=L.dtype)
+    return L, L @ (half * (X @ tangents[0] @ X.T))
+
+
+class PositiveDefinite(eqx.Module):
+    """S Sᵀ with S = diag(exp(log_scale)) U, and U lower triangular with unit diagonal.
+
+    `lower` holds the d(d−1)/2 entries of U below the diagonal, row by row; they have no unit, whatever the scale.
+    With `lower=None` the matrix is diagonal.
+
+    >>> PositiveDefinite.from_scale(jnp.array([1.0, 2.0])).dense()
+    Array([[1., 0.],
+           [0., 4.]], dtype=float32)
     """
 
     log_scale: Float[Array, " d"]
@@ -78,6 +105,10 @@ class PositiveDefinite(eqx.Module):
         """S."""
         return self.scale[:, None] * self.unit()
 
+    def variance(self) -> Float[Array, " d"]:
+        """The diagonal of S Sᵀ."""
+        return (self.factor() ** 2).sum(1)
+
     def dense(self) -> Float[Array, "d d"]:
         """S Sᵀ."""
         if self.lower is None:
@@ -90,7 +121,7 @@ class PositiveDefinite(eqx.Module):
         scaled = matrix / self.scale[:, None]
         if self.lower is None:
             return scaled
-        return solve_triangular(self.unit(), scaled, lower=True, unit_diagonal=True)
+        return inverse(self.unit()) @ scaled
 
     def inverse(self) -> Float[Array, "d d"]:
         """(S Sᵀ)⁻¹."""

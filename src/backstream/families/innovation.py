@@ -11,38 +11,40 @@ from jaxtyping import Array, ArrayLike, Float
 from backstream.families.base import BackwardFamily
 from backstream.families.linear import LinearDynamics, Prediction
 from backstream.families.linearise import linearise
-from backstream.families.networks import perceptron
+from backstream.families.networks import perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.matrices import require_positive
+from backstream.models.matrices import floating, require_positive
 
 UNIT_SOFTPLUS = float(np.log(np.expm1(1.0)))
 """softplus⁻¹(1)."""
 REACH = 10.0
 """How far, in predictive standard deviations, a single coordinate of y can pull."""
 LEAK = 1e-6
-"""The share of the prior's precision that every prediction keeps."""
+"""The power of the prior that every prediction is multiplied with."""
 FLOOR = 1e-6
 """Added to variance ratios before their logarithm is taken."""
 
 
 class Innovation(BackwardFamily):
-    """A Kalman predict step with A and Q, and a site from a network that reads the innovation. ψ_t is N(x; A
-        x_prev + b, Q).
-     With m, C the predicted mean and covariance, B = `observation_matrix`, c = `offset` and r =
+    """A Kalman predict step, and a site from a network that reads the innovation. ψ_t is N(x; A x_prev + drift, Q).
+
+    With m, C the predicted mean and covariance, B = `observation_matrix`, c = `offset` and r =
     exp(`log_obs_scale`), the network reads arcsinh((y − ŷ)/r), where ŷ = B m + c, and the log variances of the
     prediction in units of r². For each coordinate of y it returns a precision ρ and a pull κ. The site is that of
     a pseudo-observation ŷ + κ (y − ŷ) of B x + c with precision ρ. A missing coordinate has ρ = 0: it is left out
     exactly. The pull is bounded at 10 predictive standard deviations, so that no observation, however wrong, can
     carry the state away.
-     With `observation_matrix=None`, for emissions whose location says nothing about x (volatility), the network
+
+    With `observation_matrix=None`, for emissions whose location says nothing about x (volatility), the network
     reads arcsinh(y/r), which coordinates are there, and the predicted means and variances in units of the prior;
     its site is in state space, with a precision relative to the predicted one.
-     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless
-    runs of missing rows even where A expands.
 
-        >>> from backstream.models import ChaoticRNN
-        >>> q = Innovation.from_model(ChaoticRNN.random(3, key=jax.random.key(0)), key=jax.random.key(1))
-        >>> mean, cov = q.marginal(q.init(jnp.array([0.1, jnp.nan, 0.3]))).moments()
+    Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
+    of missing rows, even where A expands.
+
+    >>> from backstream.models import ChaoticRNN
+    >>> q = Innovation.from_model(ChaoticRNN.random(3, key=jax.random.key(0)), key=jax.random.key(1))
+    >>> mean, cov = q.marginal(q.init(jnp.array([0.1, jnp.nan, 0.3]))).moments()
     """
 
     affine: ClassVar[bool] = True
@@ -65,10 +67,11 @@ class Innovation(BackwardFamily):
         *,
         key: Array,
     ) -> "Innovation":
-        """`obs_scale`: the standard deviations of y given x. The network starts near zero, where q is nearly
-        the Kalman filter of the linear model that the other arguments describe. `offset` starts at zero
-        unless given."""
-        obs_scale = jnp.asarray(obs_scale)
+        """A start near the Kalman filter of the linear model that the arguments describe.
+
+        `obs_scale` holds the standard deviations of y given x. `offset` starts at zero unless given.
+        """
+        obs_scale = floating(obs_scale)
         if obs_scale.ndim != 1:
             raise ValueError(f"obs_scale must be a vector, one number for each column, not {obs_scale.shape}.")
         require_positive("obs_scale", obs_scale)
@@ -78,8 +81,8 @@ class Innovation(BackwardFamily):
                 raise ValueError("offset is part of B x + offset: it needs an observation_matrix.")
             sizes = 2 * dy + 2 * d, 2 * d
         else:
-            observation_matrix = jnp.asarray(observation_matrix)
-            offset = jnp.zeros_like(obs_scale) if offset is None else jnp.asarray(offset)
+            observation_matrix = floating(observation_matrix)
+            offset = jnp.zeros_like(obs_scale) if offset is None else floating(offset)
             if observation_matrix.shape != (dy, d):
                 raise ValueError(
                     f"observation_matrix must have shape ({dy}, {d}), columns of y by states, "
@@ -96,7 +99,8 @@ class Innovation(BackwardFamily):
         cls, p: StateSpaceModel, width: int = 64, u: Inputs = None, full_transition: bool = True, *, key: Array
     ) -> "Innovation":
         """Reads the start off a model: prior, transition and emission are linearised at the prior mean.
-         `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
+
+        `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
         is kept and learned. The key draws the network, and samples where a scale has to be measured (infinite
         variances).
         """
@@ -121,40 +125,40 @@ class Innovation(BackwardFamily):
         return prediction.add_site(*self._site(prediction, y))
 
     def update(self, state, y, u=None):
-        prediction = self.dynamics.predict(state)
-        eta1, precision = self._site(prediction, y)
-        share = LEAK * self.dynamics.prior.inverse()
-        return prediction.add_site(eta1 + share @ self.dynamics.mean0, precision + share)
+        prediction = self.dynamics.predict(state, LEAK)
+        return prediction.add_site(*self._site(prediction, y))
 
     def marginal(self, state):
-        return state
+        return state.gaussian()
 
     def potential(self, state, x):
         return self.dynamics.potential(x)
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:
-        """η1 and precision of the site."""
-        read = self._read_state if self.observation_matrix is None else self._read_innovation
-        return read(prediction, y)
+        """The rows of the site, and their residuals, both in units of its standard deviations."""
+        if self.observation_matrix is None:
+            return self._read_state(prediction, y)
+        return self._read_innovation(prediction, y, self.observation_matrix)
 
-    def _read_innovation(self, prediction, y):
-        B, c, r = self.observation_matrix, self.offset, jnp.exp(self.log_obs_scale)
+    def _read_innovation(self, prediction, y, B):
+        # Held: learned from a stream, they would follow its latest stretch, and A and the network can say as much.
+        B, offset, r = jax.lax.stop_gradient((B, self.offset, jnp.exp(self.log_obs_scale)))
         seen = ~jnp.isnan(y)
-        expected = B @ prediction.mean + c
+        expected = B @ prediction.mean + offset
         residual = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
-        variance = ((B @ prediction.cov) * B).sum(1)
+        variance = prediction.variance(B)
         inputs = jnp.concatenate([jnp.arcsinh(residual / r), jnp.log(variance / r**2 + FLOOR)])
         raw_precision, raw_pull = jnp.split(self.net(inputs), 2)
-        rho = jnp.where(seen, jax.nn.softplus(raw_precision + UNIT_SOFTPLUS) / r**2, 0.0)
+        weight = jnp.where(seen, jnp.sqrt(positive(raw_precision + UNIT_SOFTPLUS)) / r, 0.0)
         reach = REACH * jnp.sqrt(variance + r**2)
-        pulled = expected + jax.nn.sigmoid(raw_pull + 3.0) * reach * jnp.tanh(residual / reach)
-        return B.T @ (rho * (pulled - c)), (B.T * rho) @ B
+        pull = jax.nn.sigmoid(raw_pull + 3.0) * reach * jnp.tanh(residual / reach)
+        return weight[:, None] * B, weight * pull
 
     def _read_state(self, prediction, y):
-        r = jnp.exp(self.log_obs_scale)
+        r = jax.lax.stop_gradient(jnp.exp(self.log_obs_scale))
         missing = jnp.isnan(y)
-        variance = jnp.diag(prediction.cov)
-        prior = jnp.diag(self.dynamics.prior.dense())
+        variance = prediction.variance()
+        prior = self.dynamics.prior.variance()
         inputs = [
             jnp.arcsinh(jnp.where(missing, 0.0, y) / r),
             missing.astype(y.dtype),
@@ -162,6 +166,7 @@ class Innovation(BackwardFamily):
             jnp.log(variance / prior + FLOOR),
         ]
         raw_precision, raw_mean = jnp.split(self.net(jnp.concatenate(inputs)), 2)
-        rho = jnp.where(missing.all(), 0.0, jax.nn.softplus(raw_precision - 2.0) / variance)
-        mean = prediction.mean + jnp.sqrt(variance) * 3.0 * jnp.tanh(raw_mean / 3.0)
-        return rho * mean, jnp.diag(rho)
+        weight = jnp.where(missing.all(), 0.0, jnp.sqrt(positive(raw_precision - 2.0)))
+        # Mean m + √C_kk shift and precision weight² / C_kk, for each state.
+        shift = 3.0 * jnp.tanh(raw_mean / 3.0)
+        return jnp.diag(weight / jnp.sqrt(variance)), weight * shift

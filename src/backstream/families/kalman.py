@@ -4,28 +4,27 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
-from backstream.families.covariance import PositiveDefinite
-from backstream.families.linear import LinearDynamics, Prediction
-from backstream.gaussian import Gaussian
+from backstream.families.covariance import PositiveDefinite, cholesky, inverse
+from backstream.families.linear import Filtered, LinearDynamics, Prediction
 from backstream.models.linear_gaussian import LinearGaussian, Matrices
-from backstream.models.matrices import Matrix, dense
+from backstream.models.matrices import Matrix, dense, multiply
 
 
 class Kalman(BackwardFamily):
     """q is the law of X_{0:t} given y_{0:t} in the linear-Gaussian model with parameters λ.
-     The state a_t is the Kalman filter, a `Gaussian`, and ψ_t(x_prev, x) = N(x; A x_prev, Q). Missing rows and
+
+    The state a_t is the Kalman filter and ψ_t(x_prev, x) = N(x; A x_prev, Q). Missing rows and
     missing coordinates are exact, whatever the emission noise. `Kalman.create` takes the arguments of
     `LinearGaussian`.
 
-        >>> model = LinearGaussian.random(3, 2, key=jax.random.key(0))
-        >>> q = Kalman.from_model(model)
-        >>> state = q.update(q.init(jnp.zeros(2)), jnp.array([0.1, jnp.nan]))
-        >>> q.marginal(state).moments()[0].shape
-        (3,)
+    >>> model = LinearGaussian.random(3, 2, key=jax.random.key(0))
+    >>> q = Kalman.from_model(model)
+    >>> state = q.update(q.init(jnp.zeros(2)), jnp.array([0.1, jnp.nan]))
+    >>> q.marginal(state).moments()[0].shape
+    (3,)
     """
 
     affine: ClassVar[bool] = True
@@ -85,21 +84,21 @@ class Kalman(BackwardFamily):
         return self._condition(self.dynamics.predict(state), y)
 
     def marginal(self, state):
-        return state
+        return state.gaussian()
 
     def potential(self, state, x):
         return self.dynamics.potential(x)
 
-    def _condition(self, prediction: Prediction, y: Float[Array, " dy"]) -> Gaussian:
-        """Adds Bᵀ R⁻¹ B to the precision and Bᵀ R⁻¹ y to η1, for the observed coordinates."""
+    def _condition(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
+        """The site of the observed coordinates: B and y − B m, whitened by R."""
         seen = ~jnp.isnan(y)
-        # In the rows that are missing, B and y are zero and R is the identity: they drop out of every product.
-        rows = jnp.where(seen[:, None], jnp.column_stack([dense(self.B), jnp.where(seen, y, 0.0)]), 0.0)
+        residual = jnp.where(seen, y, 0.0) - multiply(self.B, prediction.mean)
+        # In the rows that are missing, B and y − B m are zero and R is the identity: they drop out of every product.
+        rows = jnp.where(seen[:, None], jnp.column_stack([dense(self.B), residual]), 0.0)
         if self.emission_noise.diagonal:
             whitened = self.emission_noise.whiten(rows)
         else:
             both = seen[:, None] & seen
             R = jnp.where(both, self.emission_noise.dense(), jnp.eye(self.obs_dim, dtype=rows.dtype))
-            whitened = solve_triangular(jnp.linalg.cholesky(R), rows, lower=True)
-        B, y = whitened[:, :-1], whitened[:, -1]
-        return prediction.add_site(B.T @ y, B.T @ B)
+            whitened = inverse(cholesky(R)) @ rows
+        return prediction.add_site(whitened[:, :-1], whitened[:, -1])

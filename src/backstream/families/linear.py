@@ -3,30 +3,73 @@
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from backstream.families.covariance import PositiveDefinite, guard, inverse_root
-from backstream.gaussian import Gaussian
-from backstream.models.matrices import Matrix, Scale, dense, multiply, require_matrix, require_positive, require_vector
+from backstream.families.covariance import PositiveDefinite, cholesky, guard, inverse
+from backstream.gaussian import Gaussian, pack, unpack
+from backstream.models.matrices import (
+    Matrix,
+    dense,
+    floating,
+    multiply,
+    require_matrix,
+    require_positive,
+    require_vector,
+)
+
+
+class Filtered(NamedTuple):
+    """q_t = N(mean, F Fᵀ), the state a_t of the families with linear dynamics.
+
+    Mean and covariance are carried, not η: rounding errors of η come back multiplied by the condition number of the
+    precision, at every step anew, whereas those of a covariance drown in the noise that the next step adds. `factor` is
+    the triangle of F, so that a_t has d(d+3)/2 components, as many as η.
+    """
+
+    mean: Float[Array, " d"]
+    factor: Float[Array, " d*(d+1)//2"]
+
+    def gaussian(self) -> Gaussian:
+        root = inverse(self.unpacked())
+        precision = guard(root.T @ root)
+        return Gaussian.from_precision(precision @ self.mean, precision)
+
+    def unpacked(self) -> Float[Array, "d d"]:
+        """F."""
+        return jnp.tril(unpack(self.factor, len(self.mean)))
 
 
 class Prediction(NamedTuple):
-    """The law of X_t before y_t is read."""
+    """The law of X_t before y_t is read: N(mean, F Fᵀ), with a factor of any width."""
 
     mean: Float[Array, " d"]
-    cov: Float[Array, "d d"]
-    precision: Float[Array, "d d"]
+    factor: Float[Array, "d n"]
 
-    def add_site(self, eta1: Float[Array, " d"], precision: Float[Array, "d d"]) -> Gaussian:
-        """Its product with exp(η1 · x − ½ xᵀ Λ x): conjugacy, natural parameters add."""
-        return Gaussian.from_precision(self.precision @ self.mean + eta1, guard(self.precision + precision))
+    def variance(self, B: Float[Array, "k d"] | None = None) -> Float[Array, "..."]:
+        """The variances of X_t, or those of B X_t."""
+        return ((self.factor if B is None else B @ self.factor) ** 2).sum(1)
+
+    def add_site(self, W: Float[Array, "k d"], e: Float[Array, " k"]) -> Filtered:
+        """Its product with exp(−½ ‖W (x − mean) − e‖²): k observations with unit noise, and their residuals.
+
+        The gain is K = C Wᵀ (I + W C Wᵀ)⁻¹ and the covariance, in Joseph's form, (I − K W) C (I − K W)ᵀ + K Kᵀ: a sum
+        of squares, which rounding cannot make indefinite.
+        """
+        seen = W @ self.factor
+        root = inverse(cholesky(guard(seen @ seen.T + jnp.eye(len(e), dtype=e.dtype))))
+        K = (self.factor @ (root @ seen).T) @ root
+        rest = self.factor - K @ seen
+        F = cholesky(guard(rest @ rest.T + K @ K.T))
+        return Filtered(self.mean + K @ e, pack(F.T))
 
 
 class LinearDynamics(eqx.Module):
     """X_0 ~ N(mean0, prior), X_t = A X_{t-1} + drift + N(0, noise).
-     `A` is a 2-d array, or a 1-d array standing for a diagonal matrix. With `drift=None` there is none, and none
-    is learned. `LinearDynamics.create` takes scales, not log scales.
+
+    `A` is a 2-d array, or a 1-d array standing for a diagonal matrix. `drift` is held as given, not
+    learned: on a stream it would follow the latest stretch. `LinearDynamics.create` takes scales, not log scales.
     """
 
     mean0: Float[Array, " d"]
@@ -37,11 +80,16 @@ class LinearDynamics(eqx.Module):
 
     @classmethod
     def create(
-        cls, mean0: ArrayLike, prior_scale: Scale, A: ArrayLike, noise_scale: Scale, drift: ArrayLike | None = None
+        cls,
+        mean0: ArrayLike,
+        prior_scale: ArrayLike,
+        A: ArrayLike,
+        noise_scale: ArrayLike,
+        drift: ArrayLike | None = None,
     ) -> "LinearDynamics":
         """From standard deviations, or lower Cholesky factors, of the prior and of the noise."""
-        mean0, A, prior_scale, noise_scale = (jnp.asarray(value) for value in (mean0, A, prior_scale, noise_scale))
-        drift = None if drift is None else jnp.asarray(drift)
+        mean0, A, prior_scale, noise_scale = (floating(value) for value in (mean0, A, prior_scale, noise_scale))
+        drift = None if drift is None else floating(drift)
         if mean0.ndim != 1:
             raise ValueError(f"mean0 must be a vector, one number for each state, but has shape {mean0.shape}.")
         d = len(mean0)
@@ -60,24 +108,31 @@ class LinearDynamics(eqx.Module):
 
     def start(self) -> Prediction:
         """The law of X_0."""
-        return Prediction(self.mean0, self.prior.dense(), self.prior.inverse())
+        return Prediction(self.mean0, self.prior.factor())
 
-    def predict(self, filtered: Gaussian) -> Prediction:
-        """N(A μ + drift, A Σ Aᵀ + noise), from the filter N(μ, Σ) at t − 1."""
-        root = inverse_root(filtered.precision)
-        mean = multiply(self.A, root.T @ (root @ filtered.eta1))
-        moved = self.A[:, None] * root.T if self.A.ndim == 1 else self.A @ root.T
-        cov = moved @ moved.T + self.noise.dense()
-        root = inverse_root(cov)
-        return Prediction(mean if self.drift is None else mean + self.drift, cov, root.T @ root)
+    def predict(self, filtered: Filtered, leak: float = 0.0) -> Prediction:
+        """N(A μ + drift, A Σ Aᵀ + Q), from the filter N(μ, Σ) at t − 1.
+
+        With a `leak` it is multiplied, coordinate by coordinate, with the prior to the power `leak`, so that no
+        variance exceeds that of the prior divided by `leak`, even where A expands and no observation comes.
+        """
+        mean = multiply(self.A, filtered.mean)
+        mean = mean if self.drift is None else mean + jax.lax.stop_gradient(self.drift)
+        F = filtered.unpacked()
+        moved = self.A[:, None] * F if self.A.ndim == 1 else self.A @ F
+        prediction = Prediction(mean, jnp.concatenate([moved, self.noise.factor()], axis=1))
+        if leak == 0:
+            return prediction
+        shrink = 1 / (1 + leak * prediction.variance() / self.prior.variance())
+        mean = self.mean0 + shrink * (mean - self.mean0)
+        return Prediction(mean, jnp.sqrt(shrink)[:, None] * prediction.factor)
 
     def potential(self, x: Float[Array, " d"]) -> Gaussian:
-        """N(x; A x_prev + drift, noise) as a function of x_prev: η̃1 = Aᵀ noise⁻¹ (x − drift), Λ̃ = Aᵀ
-        noise⁻¹ A.
+        """N(x; A x_prev + drift, Q), a function of x_prev: η̃1 = Aᵀ Q⁻¹ (x − drift), Λ̃ = Aᵀ Q⁻¹ A.
 
         Λ̃ does not touch x, so that it stays a single matrix under `vmap` over x.
         """
-        centred = x if self.drift is None else x - self.drift
+        centred = x if self.drift is None else x - jax.lax.stop_gradient(self.drift)
         if self.A.ndim == 1 and self.noise.diagonal:
             gain = self.A * jnp.exp(-2 * self.noise.log_scale)
             return Gaussian.from_precision(gain * centred, jnp.diag(gain * self.A))

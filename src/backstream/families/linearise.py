@@ -1,6 +1,5 @@
 """A linear-Gaussian reading of any model at its prior mean, from which a family can start."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from backstream.models.matrices import multiply
 MAX_EXPANSION = 1.25
 """Larger singular values of the transition's Jacobian say more about the point than about the model."""
 NUM_DRAWS = 4096
+NAMES = "prior", "transition", "emission"
 
 
 class Linearisation(NamedTuple):
@@ -37,68 +37,70 @@ class Linearisation(NamedTuple):
 
 
 def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisation:
-    """Means and Jacobians at the prior mean; where a law has no mean, its `loc`; where it has no variance,
-    half the width between the 16 and 84 % quantiles of draws made with the key."""
+    """Locations, Jacobians and scales at the prior mean.
+
+    A law without a mean gives its `loc`; one without a variance its `scale`, or else half the width between the 16 and
+    84 % quantiles of draws made with the key.
+    """
     check_model(p, u)
-    keys = jax.random.split(key, 3)
-    prior = p.prior(u)
-    mean0 = _locator("prior", prior)(prior)
-    dtype = mean0.dtype
 
-    def location(name: str, law_at: Callable[[Array], dist.Distribution]):
-        locate = _locator(name, law_at(mean0))
-        values = locate(law_at(mean0)), jax.jacfwd(lambda x: locate(law_at(x)))(mean0)
-        if not all(np.all(np.isfinite(value)) for value in values):
-            raise ValueError(f"The location of the {name} has no finite Jacobian at the prior mean {mean0.tolist()}.")
-        return tuple(value.astype(dtype) for value in values)
+    @jax.jit
+    def read(u):
+        mean0 = _location(p.prior(u))
+        laws = p.prior(u), p.transition(mean0, u), p.emission(mean0, u)
+        slopes = [
+            jax.jacfwd(lambda x, law_at=law_at: _location(law_at(x, u)))(mean0) for law_at in (p.transition, p.emission)
+        ]
+        return [_location(law) for law in laws], slopes, [_scale(law) for law in laws]
 
-    moved, A = location("transition", lambda x: p.transition(x, u))
-    seen, B = location("emission", lambda x: p.emission(x, u))
-    left, singular, right = jnp.linalg.svd(A)
+    (mean0, moved, seen), (A, B), scales = jax.tree.map(np.asarray, read(u))
+    for i, law_at in enumerate((lambda: p.prior(u), lambda: p.transition(mean0, u), lambda: p.emission(mean0, u))):
+        if not np.isfinite(scales[i]).all():
+            width = _half_width(law_at(), key=jax.random.fold_in(key, i))
+            scales[i] = np.where(np.isfinite(scales[i]), scales[i], width)
+    for name, location, scale in zip(NAMES, (mean0, moved, seen), scales, strict=True):
+        if not np.isfinite(location).all():
+            raise ValueError(f"The {name} at the prior mean has no finite mean and no loc to start from: {location}.")
+        if not (np.isfinite(scale) & (scale > 0)).all():
+            raise ValueError(f"The {name} at the prior mean must have positive scales, not {scale}.")
+    for name, slope in zip(NAMES[1:], (A, B), strict=True):
+        if not np.isfinite(slope).all():
+            raise ValueError(f"The location of the {name} has no finite Jacobian at the prior mean {mean0}.")
+    left, singular, right = np.linalg.svd(A)
     if singular[0] > MAX_EXPANSION:
-        A = (left * jnp.minimum(singular, MAX_EXPANSION)) @ right
-    return Linearisation(
-        mean0,
-        _spread("prior", prior, dtype, key=keys[0]),
-        A,
-        moved,
-        _spread("transition", p.transition(mean0, u), dtype, key=keys[1]),
-        B,
-        seen - B @ mean0,
-        _spread("emission", p.emission(mean0, u), dtype, key=keys[2]),
-    )
+        A = (left * np.minimum(singular, MAX_EXPANSION)) @ right
+    values = mean0, scales[0], A, moved, scales[1], B, seen - B @ mean0, scales[2]
+    return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
 
 
-def _locator(name: str, law: dist.Distribution) -> Callable[[dist.Distribution], Array]:
-    """The function that gives the location of laws like this one."""
-
-    def by_mean(law):
-        return law.mean
-
-    def by_loc(law):
-        while hasattr(law, "base_dist"):
-            law = law.base_dist
-        return law.loc
-
-    for locate in (by_mean, by_loc):
-        try:
-            value = locate(law)
-        except (AttributeError, NotImplementedError):
-            continue
-        if np.all(np.isfinite(value)):
-            return lambda law: jnp.broadcast_to(locate(law), law.event_shape)
-    raise ValueError(f"The {name}, {type(law).__name__}, has neither a finite mean nor a loc to start from.")
+def _base(law: dist.Distribution) -> dist.Distribution:
+    """The law that has the parameters, inside of `to_event`, `expand` and `mask`."""
+    while isinstance(law, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
+        law = law.base_dist
+    return law
 
 
-def _spread(name: str, law: dist.Distribution, dtype, *, key: Array) -> Float[Array, " n"]:
-    """Standard deviations, or half the 16–84 % width where they are infinite or unknown."""
+def _location(law: dist.Distribution) -> Float[Array, " n"]:
+    """The mean where it is finite, or else the `loc` of the law, or else NaN."""
+    loc = getattr(_base(law), "loc", jnp.nan)
     try:
-        scale = jnp.sqrt(jnp.broadcast_to(law.variance, law.event_shape))
-    except (AttributeError, NotImplementedError):
-        scale = jnp.full(law.event_shape, jnp.nan)
-    if not np.all(np.isfinite(scale)):
-        low, high = jnp.quantile(law.sample(key, (NUM_DRAWS,)), jnp.array([0.16, 0.84]), axis=0)
-        scale = jnp.where(jnp.isfinite(scale), scale, (high - low) / 2)
-    if not np.all(scale > 0):
-        raise ValueError(f"The {name} at the prior mean must have positive scales, not {scale.tolist()}.")
-    return scale.astype(dtype)
+        mean = law.mean
+    except NotImplementedError:
+        mean = loc
+    return jnp.broadcast_to(jnp.where(jnp.isfinite(mean), mean, loc), law.event_shape)
+
+
+def _scale(law: dist.Distribution) -> Float[Array, " n"]:
+    """The standard deviation where it is finite, or else the `scale` of the law, or else NaN."""
+    scale = getattr(_base(law), "scale", jnp.nan)
+    try:
+        variance = law.variance
+    except NotImplementedError:
+        variance = jnp.nan
+    return jnp.broadcast_to(jnp.where(jnp.isfinite(variance), jnp.sqrt(variance), scale), law.event_shape)
+
+
+def _half_width(law: dist.Distribution, *, key: Array) -> np.ndarray:
+    """Half the distance between the 16 and 84 % quantiles: a standard deviation, for a Gaussian."""
+    low, high = np.quantile(law.sample(key, (NUM_DRAWS,)), [0.16, 0.84], axis=0)
+    return (high - low) / 2

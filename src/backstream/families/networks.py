@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -22,8 +23,10 @@ def perceptron(
         raise ValueError(f"width, the number of hidden units, must be at least 1, not {width}.")
     net = eqx.nn.MLP(in_size, out_size, width, depth=1, activation=activation, dtype=dtype, key=key)
     last = net.layers[-1]
-    return eqx.tree_at(
-        lambda net: (net.layers[-1].weight, net.layers[-1].bias),
-        net,
-        (last_gain * last.weight, jnp.zeros_like(last.bias)),
-    )
+    start = last_gain * last.weight, jnp.zeros(out_size, dtype)
+    return eqx.tree_at(lambda net: (net.layers[-1].weight, net.layers[-1].bias), net, start)
+
+
+def positive(raw: Array) -> Array:
+    """softplus, kept off zero, where its square root would have no derivative."""
+    return jnp.maximum(jax.nn.softplus(raw), 1e-30)

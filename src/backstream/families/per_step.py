@@ -16,13 +16,14 @@ from backstream.models.matrices import require_positive
 
 class PerStep(BackwardFamily):
     """λ^t: a diagonal Gaussian q_t, and ψ_t with η̃1 a network of x and a constant precision.
-     The module holds the parameters of the current time alone. The state a_t is q_t itself, so that the state
+
+    The module holds the parameters of the current time alone. The state a_t is q_t itself, so that the state
     carried from t − 1 keeps q_{t-1} as it was when its own parameters were learned. y is read by the objective
     only, not by q.
 
-        >>> q = PerStep.create(2, 3, key=jax.random.key(0))
-        >>> q.marginal(q.init(jnp.zeros(3))).moments()[0]
-        Array([0., 0.], dtype=float32)
+    >>> q = PerStep.create(2, 3, key=jax.random.key(0))
+    >>> q.marginal(q.init(jnp.zeros(3))).moments()[0]
+    Array([0., 0.], dtype=float32)
     """
 
     affine: ClassVar[bool] = False
@@ -32,7 +33,7 @@ class PerStep(BackwardFamily):
     log_std: Float[Array, " d"]
     net: eqx.nn.MLP
     precision: PositiveDefinite
-    obs_dim: int = eqx.field(static=True)
+    num_columns: int = eqx.field(static=True)
 
     @classmethod
     def create(
@@ -47,8 +48,10 @@ class PerStep(BackwardFamily):
         full_precision: bool = False,
         dtype=None,
     ) -> "PerStep":
-        """`mean` and `std` of q_t, numbers or vectors. The precision of ψ_t starts at 1/std², diagonal unless
-        `full_precision`; its network has `width` ReLU units."""
+        """q_t starts as N(mean, std²), numbers or vectors, and the precision of ψ_t at 1/std².
+
+        That precision is diagonal unless `full_precision`. The network of ψ_t has `width` ReLU units.
+        """
         require_positive("std", std)
         dtype = jnp.result_type(float) if dtype is None else dtype
         log_std = jnp.broadcast_to(jnp.log(jnp.asarray(std, dtype)), (state_dim,))
@@ -64,6 +67,10 @@ class PerStep(BackwardFamily):
     @property
     def state_dim(self) -> int:
         return self.mean.shape[-1]
+
+    @property
+    def obs_dim(self) -> int:
+        return self.num_columns
 
     def init(self, y, u=None):
         precision = jnp.exp(-2 * self.log_std)

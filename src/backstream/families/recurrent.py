@@ -30,14 +30,15 @@ class TanhCell(eqx.Module):
 
 class Recurrent(BackwardFamily):
     """a_t = cell(y_t, a_{t-1}), η_t = network(a_t), η̃_t(x) = network(x): nothing linear is assumed.
-     a_{-1} is learned. y_t enters as arcsinh(y_t / scale), missing values as zeros with a mask beside them. η_t
+
+    a_{-1} is learned. y_t enters as arcsinh(y_t / scale), missing values as zeros with a mask beside them. η_t
     has a full precision matrix, or a diagonal one; ψ_t(·, x) has a diagonal precision that depends on x, as η̃1
     does.
 
-        >>> q = Recurrent.create(2, 3, width=16, key=jax.random.key(0))
-        >>> state = q.update(q.init(jnp.zeros(3)), jnp.array([1.0, jnp.nan, 2.0]))
-        >>> q.potential(state, jnp.zeros(2)).dim
-        2
+    >>> q = Recurrent.create(2, 3, width=16, key=jax.random.key(0))
+    >>> state = q.update(q.init(jnp.zeros(3)), jnp.array([1.0, jnp.nan, 2.0]))
+    >>> q.potential(state, jnp.zeros(2)).dim
+    2
     """
 
     affine: ClassVar[bool] = False
@@ -64,9 +65,11 @@ class Recurrent(BackwardFamily):
         obs_scale: float = 1.0,
         dtype=None,
     ) -> "Recurrent":
-        """`width` units in a_t and in the networks. `cell` makes the recurrent cell: `eqx.nn.GRUCell`,
-        `TanhCell` or anything that is called like them. The two scales are guesses of the size of x and y;
-        they are learned further."""
+        """`width` is the number of units in a_t and in the networks.
+
+        `cell` makes the recurrent cell: `eqx.nn.GRUCell`, `TanhCell` or anything that is called like them. The scales
+        are first guesses of the size of x and y; they are learned further.
+        """
         require_positive("state_scale", state_scale)
         require_positive("obs_scale", obs_scale)
         dtype = jnp.result_type(float) if dtype is None else dtype

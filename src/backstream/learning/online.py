@@ -222,7 +222,9 @@ def _first(learner: OnlineLearner, q, y, u, key):
         zero,
         zero,
     )
-    return learner._ascend(state, carry, estimate, state.filtered)
+    state, info = learner._ascend(state, carry, estimate, state.filtered)
+    # Weakly typed leaves would become strong in the first block, and the second would be compiled anew.
+    return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
 
 
 @eqx.filter_jit(donate="all-except-first")

@@ -1,13 +1,10 @@
 """θ as the optimiser sees it: unconstrained, and only what is to be learned."""
 
-from collections.abc import Callable
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
-from numpyro.distributions import biject_to
+from jaxtyping import Array, PyTree
+from numpyro.distributions import biject_to, constraints
 
 from backstream.models.base import StateSpaceModel
 
@@ -23,7 +20,7 @@ class ModelParameters(eqx.Module):
     template: StateSpaceModel
     free: PyTree
 
-    def __init__(self, template: StateSpaceModel, free: PyTree | Callable[[Any], Any] | None = None):
+    def __init__(self, template: StateSpaceModel, free: PyTree = None):
         self.template = template
         self.free = jax.tree.map(eqx.is_inexact_array, template) if free is None else free
 
@@ -45,7 +42,19 @@ class ModelParameters(eqx.Module):
     def _map(self, model, apply):
         for name, constraint in type(model).constraints.items():
             value = getattr(model, name)
-            transform = biject_to(constraint)
-            moved = jax.tree.map(lambda leaf, transform=transform: apply(transform, leaf), value)
-            model = eqx.tree_at(lambda m, name=name: getattr(m, name), model, moved)
+            if value.ndim == 2 and constraint is constraints.positive:
+                transform = _PositiveFactor()
+            else:
+                transform = biject_to(constraint)
+            model = eqx.tree_at(lambda m, name=name: getattr(m, name), model, apply(transform, value))
         return model
+
+
+class _PositiveFactor:
+    """Lower-triangular matrices with a positive diagonal, and those with any: the diagonal goes through the logarithm."""
+
+    def __call__(self, raw: Array) -> Array:
+        return jnp.tril(raw, -1) + jnp.diag(jnp.exp(jnp.diag(raw)))
+
+    def inv(self, factor: Array) -> Array:
+        return jnp.tril(factor, -1) + jnp.diag(jnp.log(jnp.diag(factor)))

@@ -1,41 +1,50 @@
 """State-space models: a prior χ, a transition kernel m and an emission g."""
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
+from numpyro.distributions.constraints import Constraint
 
 Inputs = Any
 
 
 def draw(law: dist.Distribution, *, key: Array) -> Float[Array, " n"]:
-    """A draw with the floating type of the law's parameters: numpyro draws in JAX's default type."""
-    leaves = jax.tree.leaves(law)
-    floating = [leaf for leaf in leaves if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
-    return jnp.asarray(law.sample(key), jnp.result_type(*floating) if floating else float)
+    """A draw with the floating type of the law's parameters: numpyro draws in JAX's default type.
+
+    Parameters given as Python numbers, which numpyro keeps as NumPy arrays, have no say.
+    """
+    arrays = [leaf for leaf in jax.tree.leaves(law) if isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)]
+    return jnp.asarray(law.sample(key), jnp.result_type(*arrays) if arrays else float)
 
 
 class StateSpaceModel(eqx.Module):
     """A hidden Markov chain X_t seen through observations Y_t. Subclasses write three methods.
-     Each returns a numpyro distribution with an event shape of one axis: `(d,)` for states, `(dy,)` for
+
+    Each returns a numpyro distribution with an event shape of one axis: `(d,)` for states, `(dy,)` for
     observations. `u` holds the known inputs at time t (anything JAX can carry), or None. The array leaves of the
     module are θ.
 
-        >>> class Walk(StateSpaceModel):
-        ...     def prior(self, u=None):
-        ...         return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
-        ...     def transition(self, x, u=None):
-        ...         return dist.Normal(x, 0.1).to_event(1)
-        ...     def emission(self, x, u=None):
-        ...         return dist.Normal(x, 0.5).to_event(1)
-        >>> states, observations = Walk().simulate(100, key=jax.random.key(0))
-        >>> observations.shape
-        (100, 1)
+    >>> class Walk(StateSpaceModel):
+    ...     def prior(self, u=None):
+    ...         return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+    ...     def transition(self, x, u=None):
+    ...         return dist.Normal(x, 0.1).to_event(1)
+    ...     def emission(self, x, u=None):
+    ...         return dist.Normal(x, 0.5).to_event(1)
+    >>> states, observations = Walk().simulate(100, key=jax.random.key(0))
+    >>> observations.shape
+    (100, 1)
     """
+
+    constraints: ClassVar[Mapping[str, Constraint]] = {}
+    """The numpyro constraints of fields that must keep to one while they are learned: {"sigma": constraints.positive}.
+    A matrix that must be positive is a lower-triangular factor: its diagonal is."""
 
     @abstractmethod
     def prior(self, u: Inputs = None) -> dist.Distribution:

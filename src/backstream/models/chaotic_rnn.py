@@ -7,24 +7,24 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from backstream.models.base import StateSpaceModel
-from backstream.models.matrices import require_positive
+from backstream.models.matrices import floating, require_positive
 
 Number = float | int | Float[Array, "..."]
 
 
 class ChaoticRNN(StateSpaceModel):
-    """X_t = X_{t-1} + (step/tau) (gamma W tanh(X_{t-1}) − X_{t-1}) + N(0, transition_scale²), Y_t = X_t +
-        Student-t noise.
-     X_0 ~ N(0, transition_scale²). The noises are independent over coordinates; that of Y has `df` degrees of
-    freedom and scale `emission_scale`. Only the arrays among the fields are θ: with the numbers left as they are,
-    that is `W`, of shape (d, d). Pass an array, a scalar or one entry for each coordinate, for a number that
-    shall be learned too.
+    """A network of d units in noise: X_t = X_{t-1} + (step/tau) (gamma W tanh(X_{t-1}) − X_{t-1}) + ν, Y_t = X_t + ε.
 
-        >>> model = ChaoticRNN.random(5, key=jax.random.key(0))
-        >>> states, observations = model.simulate(100, key=jax.random.key(1))
+    ν ~ N(0, transition_scale²) and ε, Student-t with `df` degrees of freedom and scale `emission_scale`, are
+    independent over coordinates, and X_0 ~ N(0, transition_scale²). Only the arrays among the fields are θ: with the
+    numbers left as they are, that is `W`, of shape (d, d). Pass an array, a scalar or one entry for each coordinate,
+    for a number that shall be learned too.
+
+    >>> model = ChaoticRNN.random(5, key=jax.random.key(0))
+    >>> states, observations = model.simulate(100, key=jax.random.key(1))
     """
 
-    W: Float[Array, "rows columns"] = eqx.field(converter=jnp.asarray)
+    W: Float[Array, "rows columns"] = eqx.field(converter=floating)
     step: Number = 0.001
     tau: Number = 0.025
     gamma: Number = 2.5

@@ -1,6 +1,6 @@
 """Densities of a model at points and pairs of points, and checks of a model and of its observations."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,14 @@ class ModelShape(NamedTuple):
     factorises: bool
 
 
-def _is_independent(emission: dist.Distribution) -> bool:
+def _is_independent(emission: dist.Distribution) -> TypeGuard[dist.Independent]:
     """Whether the log density is a sum over coordinates, each of its own coordinate of y."""
     return isinstance(emission, dist.Independent) and emission.base_dist.event_shape == ()
+
+
+def _feasible(law: dist.Distribution, y: Array) -> Array:
+    """A point of the support, of the shape of y."""
+    return jnp.zeros_like(y) if law.support is None else jnp.asarray(law.support.feasible_like(y), y.dtype)
 
 
 def _checked(name: str, law: object) -> dist.Distribution:
@@ -43,8 +48,7 @@ def _checked(name: str, law: object) -> dist.Distribution:
 
 
 def check_model(p: StateSpaceModel, u: Inputs = None) -> ModelShape:
-    """Calls the three methods of a model, without computing anything, and raises ValueError if one is not as
-    it should be.
+    """Calls the three methods of a model, computing nothing, and raises ValueError if one is not as it should be.
 
     >>> from backstream.models import ChaoticRNN
     >>> check_model(ChaoticRNN.random(3, key=jax.random.key(0)))
@@ -62,7 +66,7 @@ def check_model(p: StateSpaceModel, u: Inputs = None) -> ModelShape:
                 f"but its event shape is {transition.event_shape}."
             )
         emission = _checked("emission", p.emission(x, u))
-        shapes.append(ModelShape(*prior.event_shape, *emission.event_shape, _is_independent(emission)))
+        shapes.append(ModelShape(prior.event_shape[0], emission.event_shape[0], _is_independent(emission)))
 
     jax.eval_shape(probe)
     return shapes[0]
@@ -87,7 +91,8 @@ def check_observations(
     model: StateSpaceModel | ModelShape, ys: np.ndarray, first_row: int = 0, u: Inputs = None
 ) -> None:
     """Raises ValueError, naming row and column, where the rows `ys` cannot be observations of the model.
-     NaN is a missing value. `first_row` is the number of the first row given, for blocks of a longer stream. In a
+
+    NaN is a missing value. `first_row` is the number of the first row given, for blocks of a longer stream. In a
     stream, pass the `ModelShape` that `check_model` returned: it is found once.
     """
     shape = check_model(model, u) if isinstance(model, StateSpaceModel) else model
@@ -115,14 +120,13 @@ def check_observations(
 
 def log_prior(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> Float[Array, ""]:
     """log χ(x)."""
-    return p.prior(u).log_prob(x)
+    return jnp.asarray(p.prior(u).log_prob(x), x.dtype)
 
 
 def log_emission(
     p: StateSpaceModel, x: Float[Array, " d"], y: Float[Array, " dy"], u: Inputs = None
 ) -> Float[Array, ""]:
-    """log g(x, y), with NaN in y standing for missing coordinates, which are left out; 0 if all of y is
-    missing.
+    """log g(x, y). NaN in y is a missing coordinate, which is left out; 0 if all of y is missing.
 
     Where the emission does not factorise over coordinates, a partially missing y gives NaN.
 
@@ -136,11 +140,11 @@ def log_emission(
     if _is_independent(emission):
         # The density is taken at a point of its support: a NaN there would spoil gradients even where it is masked.
         base = emission.base_dist
-        point = jnp.where(missing, base.support.feasible_like(y), y)
-        return jnp.where(missing, 0.0, base.log_prob(point)).sum()
-    point = jnp.where(missing, emission.support.feasible_like(y), y)
+        point = jnp.where(missing, _feasible(base, y), y)
+        return jnp.where(missing, 0.0, jnp.asarray(base.log_prob(point), x.dtype)).sum()
+    point = jnp.where(missing, _feasible(emission, y), y)
     unknown = jnp.where(missing.all(), 0.0, jnp.nan)
-    return jnp.where(missing.any(), unknown, emission.log_prob(point))
+    return jnp.where(missing.any(), unknown, jnp.asarray(emission.log_prob(point), x.dtype))
 
 
 def log_transitions(
@@ -152,12 +156,12 @@ def log_transitions(
         law = p.transition(origin, u)
         if isinstance(law, dist.MultivariateNormal):
             # One inverse for each origin, or a single one where the factor does not depend on it; then products.
-            factor = law.scale_tril
+            factor = jnp.asarray(law.scale_tril, x.dtype)
             whiten = solve_triangular(factor, jnp.eye(factor.shape[-1], dtype=factor.dtype), lower=True)
             z = (x - law.loc) @ whiten.T
             log_det = jnp.log(jnp.diag(factor)).sum()
             return -0.5 * (z**2).sum(-1) - log_det - 0.5 * x.shape[-1] * LOG_2PI
-        return jax.vmap(law.log_prob)(x)
+        return jax.vmap(lambda target: jnp.asarray(law.log_prob(target), x.dtype))(x)
 
     return jax.vmap(from_one, out_axes=1)(x_prev)
 
@@ -168,6 +172,6 @@ def log_transitions_at(
     """log m(x_prev_ik, x_i): each x_i with its own m origins."""
 
     def at(origin, target):
-        return p.transition(origin, u).log_prob(target)
+        return jnp.asarray(p.transition(origin, u).log_prob(target), x.dtype)
 
     return jax.vmap(jax.vmap(at, in_axes=(0, None)))(x_prev, x)

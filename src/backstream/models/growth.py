@@ -6,22 +6,23 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from backstream.models.base import StateSpaceModel
-from backstream.models.matrices import require_positive
+from backstream.models.matrices import floating, require_positive
 
 
 class Growth(StateSpaceModel):
     """X_t = X_{t-1}/2 + 25 X_{t-1} / (1 + X_{t-1}²) + 8 cos(1.2 u) + N(0, 10), Y_t = X_t²/20 + N(0, 1).
-     The input `u` is the time t, and is required. X_0 ~ N(0, 10). The fields are variances' square roots, as
-    arrays (θ).
 
-        >>> import jax
-        >>> states, observations = Growth().simulate(100, jnp.arange(100.0), key=jax.random.key(0))
-        >>> observations.shape
-        (100, 1)
+    The input `u` is the time t, and is required. X_0 ~ N(0, 10). The fields are the
+    standard deviations of the two noises.
+
+    >>> import jax
+    >>> states, observations = Growth().simulate(100, jnp.arange(100.0), key=jax.random.key(0))
+    >>> observations.shape
+    (100, 1)
     """
 
-    transition_scale: Float[Array, ""] = eqx.field(converter=jnp.asarray, default=10**0.5)
-    emission_scale: Float[Array, ""] = eqx.field(converter=jnp.asarray, default=1.0)
+    transition_scale: Float[Array, ""] = eqx.field(converter=floating, default=10**0.5)
+    emission_scale: Float[Array, ""] = eqx.field(converter=floating, default=1.0)
 
     def __check_init__(self):
         require_positive("transition_scale", self.transition_scale)

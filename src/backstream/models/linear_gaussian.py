@@ -1,10 +1,11 @@
 """The linear-Gaussian model, whose smoothing law is known exactly."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
+from numpyro.distributions import constraints
 
 from backstream.models.base import StateSpaceModel
 from backstream.models.matrices import (
@@ -12,6 +13,7 @@ from backstream.models.matrices import (
     Scale,
     covariance_of,
     dense,
+    floating,
     multiply,
     normal,
     require_matrix,
@@ -33,18 +35,22 @@ class Matrices(NamedTuple):
 
 class LinearGaussian(StateSpaceModel):
     """X_0 ~ N(mean0, Q0), X_t = A X_{t-1} + N(0, Q), Y_t = B X_t + N(0, R).
-     `A` and `B` are 2-d arrays, or 1-d arrays standing for diagonal matrices. `Q0`, `Q` and `R` are 1-d arrays of
+
+    `A` and `B` are 2-d arrays, or 1-d arrays standing for diagonal matrices. `Q0`, `Q` and `R` are 1-d arrays of
     *standard deviations*, or 2-d *covariances*; they are kept as `prior_scale`, `transition_scale` and
     `emission_scale`: the standard deviations, or the lower Cholesky factor.
-     Where `R` is given as standard deviations the emission factorises, and single coordinates of y may be
+
+    Where `R` is given as standard deviations the emission factorises, and single coordinates of y may be
     missing.
 
-        >>> model = LinearGaussian(mean0=jnp.zeros(2), Q0=jnp.ones(2), A=jnp.array([0.9, 0.8]), B=jnp.eye(2),
-        ...                        Q=0.1 * jnp.ones(2), R=jnp.array([[0.2, 0.1], [0.1, 0.2]]))
-        >>> states, observations = model.simulate(50, key=jax.random.key(0))
-        >>> observations.shape
-        (50, 2)
+    >>> model = LinearGaussian(mean0=jnp.zeros(2), Q0=jnp.ones(2), A=jnp.array([0.9, 0.8]), B=jnp.eye(2),
+    ...                        Q=0.1 * jnp.ones(2), R=jnp.array([[0.2, 0.1], [0.1, 0.2]]))
+    >>> states, observations = model.simulate(50, key=jax.random.key(0))
+    >>> observations.shape
+    (50, 2)
     """
+
+    constraints: ClassVar = dict.fromkeys(("prior_scale", "transition_scale", "emission_scale"), constraints.positive)
 
     mean0: Float[Array, " d"]
     prior_scale: Scale
@@ -62,7 +68,7 @@ class LinearGaussian(StateSpaceModel):
         Q: ArrayLike,
         R: ArrayLike,
     ):
-        mean0, Q0, A, B, Q, R = (jnp.asarray(value) for value in (mean0, Q0, A, B, Q, R))
+        mean0, Q0, A, B, Q, R = (floating(value) for value in (mean0, Q0, A, B, Q, R))
         if mean0.ndim != 1:
             raise ValueError(f"mean0 must be a vector, one number for each state, but has shape {mean0.shape}.")
         if B.ndim not in (1, 2):
@@ -91,8 +97,7 @@ class LinearGaussian(StateSpaceModel):
         *,
         key: Array,
     ) -> "LinearGaussian":
-        """The paper's random model: A diagonal with entries U[low, high], B full with entries U(0, 1), mean0
-        = 0 and Q0 = Q = `variance` · I, R = `variance` · I.
+        """The paper's: A diagonal with entries U[low, high], B full with entries U(0, 1), Q0, Q, R `variance` · I.
 
         >>> LinearGaussian.random(10, 10, key=jax.random.key(0)).A.shape
         (10,)

@@ -1,5 +1,6 @@
 """Matrices that are diagonal (given as a vector) or full, and Gaussian noise of either kind.
- A matrix A is a 1-d array, its diagonal, or a 2-d array. A noise of covariance S Sᵀ is kept as its `scale` S:
+
+A matrix A is a 1-d array, its diagonal, or a 2-d array. A noise of covariance S Sᵀ is kept as its `scale` S:
 a 1-d array of standard deviations, or a 2-d lower-triangular factor. The sign of a column of S changes
 nothing, so a scale that learning pushes through zero still stands for a covariance.
 """
@@ -12,6 +13,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 Matrix = Float[Array, " n"] | Float[Array, "n m"]
 Scale = Float[Array, " n"] | Float[Array, "n n"]
+
+
+def floating(value: ArrayLike) -> Float[Array, "..."]:
+    """A JAX array of the value's own floating type, or of the default one where it holds integers."""
+    array = jnp.asarray(value)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
 
 
 def multiply(matrix: Matrix, x: Float[Array, " m"]) -> Float[Array, " n"]:

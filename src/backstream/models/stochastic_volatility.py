@@ -1,13 +1,16 @@
 """Stochastic volatility: the state is the logarithm of the variance of what is seen."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
+from numpyro.distributions import constraints
 
 from backstream.models.base import StateSpaceModel
-from backstream.models.matrices import known, require_positive
+from backstream.models.matrices import floating, known, require_positive
 
 
 class StochasticVolatility(StateSpaceModel):
@@ -20,9 +23,11 @@ class StochasticVolatility(StateSpaceModel):
     (1,)
     """
 
-    mu: Float[Array, " d"] = eqx.field(converter=jnp.asarray)
-    phi: Float[Array, " dim"] = eqx.field(converter=jnp.asarray)
-    sigma: Float[Array, " size"] = eqx.field(converter=jnp.asarray)
+    constraints: ClassVar = {"phi": constraints.interval(-1.0, 1.0), "sigma": constraints.positive}
+
+    mu: Float[Array, " d"] = eqx.field(converter=floating)
+    phi: Float[Array, " dim"] = eqx.field(converter=floating)
+    sigma: Float[Array, " size"] = eqx.field(converter=floating)
 
     def __check_init__(self):
         shapes = self.mu.shape, self.phi.shape, self.sigma.shape

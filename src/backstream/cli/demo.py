@@ -1,0 +1,99 @@
+"""`backstream demo`: a stream being learned, a table, a picture."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from backstream import metrics, plots, posterior
+from backstream.families import Innovation
+from backstream.learning import Monitor, default_learner
+from backstream.models import ChaoticRNN
+
+FRESH = 1000
+"""How many observations, never learned from, the result is judged on."""
+
+
+def run(out: Path, dim: int, observations: int, seed: int) -> None:
+    console = Console()
+    key_model, key_data, key_fresh, key_family, key_learner, key_limit = jax.random.split(jax.random.key(seed), 6)
+    p = ChaoticRNN.random(dim, key=key_model)
+    _, ys = p.simulate(observations, key=key_data)
+    states, fresh = p.simulate(FRESH, key=key_fresh)
+    console.print(
+        f"A chaotic recurrent network with {dim} hidden states, seen through Student-t noise "
+        f"(2 degrees of freedom): {observations:,} observations, each read once and forgotten."
+    )
+
+    learner, monitor = default_learner(p), Monitor(window=1000)
+    q = Innovation.from_model(p, key=key_family)
+    before = posterior.smooth(q, fresh), posterior.filter(q, fresh)
+    state, _ = learner.init(q, ys[0], key=key_learner)
+    watch, curve, reports = monitor.begin(state), [(0, metrics.rmse(before[0].mean, states))], []
+    columns = (
+        TextColumn("learning"),
+        BarColumn(),
+        TextColumn("{task.completed:>6,.0f} read"),
+        TextColumn("{task.fields[speed]:>6} obs/s"),
+        TextColumn("ELBO/step {task.fields[elbo]:>7}"),
+        TextColumn("ESS {task.fields[ess]:>5}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=observations, speed="…", elbo="…", ess="…")
+        for start in range(1, observations, monitor.window):
+            block = ys[start : start + monitor.window]
+            state, infos = learner.scan(state, block)
+            if len(block) == monitor.window:
+                watch, report = monitor.look(learner, watch, state, infos, block)
+                reports.append(report)
+                smoothed = posterior.smooth(state.average, fresh)
+                curve.append((int(state.t), metrics.rmse(smoothed.mean, states)))
+                speed = progress.tasks[0].speed
+                progress.update(
+                    task,
+                    speed=f"{speed:.0f}" if speed else "…",
+                    elbo=f"{report.average_elbo:.2f}",
+                    ess="–" if np.isnan(report.ess) else f"{report.ess:.1f}",
+                )
+            progress.update(task, advance=len(block))
+
+    with console.status("The best that is possible: a particle filter and smoother with the true model …"):
+        limit = metrics.particle_limit(p, fresh, key=key_limit)
+    smoothed, filtered = posterior.smooth(state.average, fresh), posterior.filter(state.average, fresh)
+    table = Table(title=f"Error of the estimated states on {FRESH:,} fresh observations (RMSE)")
+    for name in ("", "smoothing", "filtering"):
+        table.add_column(name, justify="left" if not name else "right")
+    raw = metrics.rmse(fresh, states)
+    rows = [
+        ("the observation itself", raw, raw),
+        ("before learning", metrics.rmse(before[0].mean, states), metrics.rmse(before[1].mean, states)),
+        ("learned online", metrics.rmse(smoothed.mean, states), metrics.rmse(filtered.mean, states)),
+        ("particle limit", metrics.rmse(limit.smoothed, states), metrics.rmse(limit.filtered, states)),
+    ]
+    for name, *values in rows:
+        table.add_row(name, *(f"{value:.4f}" for value in values))
+    above = [100 * (rows[2][k] / rows[3][k] - 1) for k in (1, 2)]
+    table.add_row("above the limit", *(f"{value:+.1f} %" for value in above))
+    console.print(table)
+    covered = metrics.coverage(*smoothed.interval(0.9), states)
+    console.print(f"90 % bands of the smoothed states hold {100 * covered:.0f} % of the truth.")
+    warnings = [warning for report in reports for warning in report.warnings]
+    console.print(f"The monitor looked {len(reports)} times and warned {len(warnings)} times.")
+
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6.5), layout="constrained")
+    shown = slice(0, 250)
+    part = [posterior.Marginals(law.mean[shown], law.cov[shown]) for law in (filtered, smoothed)]
+    plots.states(top, *part, truth=states[shown], observed=fresh[shown])
+    top.set_title("Fresh data, after learning")
+    t, values = zip(*curve, strict=True)
+    plots.learning_curve(bottom, t, values, "learned online", rows[3][1], "smoothing RMSE on fresh data")
+    console.print(f"Picture: {plots.save(figure, out)}")
+    console.print("Next: backstream demo --dim 10 --observations 40000; backstream demo --seed 1; make test")

@@ -1,0 +1,130 @@
+"""A monitor that tells the truth about a stream.
+
+The ELBO that the recursion reports is biased by its self-normalised weights, and an optimiser can learn to exploit the
+bias: the report rises while q gets worse. For each window of observations the monitor computes an unbiased ELBO from
+backward trajectories under the same λ, and says so when the two part.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backstream.estimators.trajectories import window_elbo
+
+from .online import Info, LearnerState, OnlineLearner
+
+
+class Report(NamedTuple):
+    """The state of a stream after one window. ELBOs are in nats per observation."""
+
+    t: int
+    """How many observations have been read."""
+    elbo: float
+    """The recursion's own, averaged over the window."""
+    unbiased_elbo: float
+    unbiased_error: float
+    """The standard error of the latter over trajectories."""
+    average_elbo: float
+    """The unbiased ELBO under the averaged λ: that of the result."""
+    ess: float
+    """The mean effective sample size over the window."""
+    gradient_norm: float
+    """The median over the window."""
+    refused: float
+    """The share of observations in the window whose update was refused."""
+    warnings: tuple[str, ...]
+
+
+class Monitor(eqx.Module):
+    """Looks at a stream after every `window` observations.
+
+    It warns when the two ELBOs part by more than `tolerance` nats per observation beyond three standard errors, when the
+    effective sample size is below `least_ess`, when more than `most_refused` of the updates were refused, and when
+    the unbiased ELBO has fallen by more than `tolerance` below the best that it has been.
+    """
+
+    window: int = eqx.field(static=True, default=500)
+    num_trajectories: int = eqx.field(static=True, default=32)
+    tolerance: float = eqx.field(static=True, default=1.0)
+    least_ess: float = eqx.field(static=True, default=1.5)
+    most_refused: float = eqx.field(static=True, default=0.01)
+
+    def __check_init__(self):
+        if self.window < 2:
+            raise ValueError(f"The monitor's window must be at least 2 observations, not {self.window}.")
+        if self.num_trajectories < 2:
+            raise ValueError(f"num_trajectories must be at least 2, not {self.num_trajectories}.")
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance must be positive, not {self.tolerance}.")
+
+    def begin(self, state: LearnerState) -> "Watch":
+        """Starts to watch a stream from a state of its learner."""
+        return Watch(_copy(state.filtered), -np.inf)
+
+    def look(
+        self,
+        learner: OnlineLearner,
+        watch: "Watch",
+        state: LearnerState,
+        infos: Info,
+        ys: Any,
+        inputs: Any = None,
+    ) -> tuple["Watch", Report]:
+        """What the latest window was like: its observations, what the learner said of each, and its state afterwards."""
+        p = learner.current_model(state)
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 1)
+        now, average = (
+            np.asarray(_unbiased(p, q, watch.anchor, ys, inputs, self.num_trajectories, key)) / len(ys)
+            for q in (state.q, state.average)
+        )
+        unbiased, error = now.mean(), now.std(ddof=1) / np.sqrt(len(now))
+        elbo, ess = float(np.mean(infos.elbo)), float(np.nanmean(infos.ess)) if np.any(infos.ess > 0) else np.nan
+        refused = float(np.mean(infos.refused))
+        warnings = []
+        if not abs(elbo - unbiased) <= self.tolerance + 3 * error:
+            warnings.append(
+                f"The recursion says {elbo:.2f} nats per observation, unbiased trajectories say {unbiased:.2f}: "
+                "its gradient cannot be trusted here."
+            )
+        if ess < self.least_ess:
+            warnings.append(f"The effective sample size is {ess:.1f}: too few samples carry the weight.")
+        if refused > self.most_refused:
+            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
+        if average.mean() < watch.best - self.tolerance:
+            warnings.append(
+                f"The unbiased ELBO of the result is {average.mean():.2f} nats per observation; it has been {watch.best:.2f}."
+            )
+        report = Report(
+            int(state.t),
+            elbo,
+            float(unbiased),
+            float(error),
+            float(average.mean()),
+            ess,
+            float(np.median(infos.gradient_norm)),
+            refused,
+            tuple(warnings),
+        )
+        return Watch(_copy(state.filtered), max(watch.best, float(average.mean()))), report
+
+
+class Watch(NamedTuple):
+    """What the monitor remembers between windows."""
+
+    anchor: Any
+    """The filter at the start of the window."""
+    best: float
+    """The best unbiased ELBO per observation of the averaged λ so far."""
+
+
+@eqx.filter_jit
+def _unbiased(p, q, anchor, ys, inputs, num_trajectories, key):
+    return window_elbo(p, q, anchor, ys, inputs, num_trajectories, key=key)
+
+
+def _copy(tree):
+    """The learner's next block overwrites the buffers of its state."""
+    return jax.tree.map(jnp.copy, tree)

@@ -1,0 +1,113 @@
+"""How good an estimate of the hidden states is, beside how bad the raw observation and how good the best would be."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from backstream.models.base import StateSpaceModel
+from backstream.models.density import log_emission, log_transitions
+
+
+def rmse(estimate: Any, states: Any) -> float:
+    """The paper's Δ_T (for smoothed means) and κ²_T (for filtered ones): the mean over t of the root mean square over
+    coordinates. Times at which the truth is missing (NaN) are left out.
+
+    >>> rmse([[1.0, 1.0]], [[0.0, 2.0]])
+    1.0
+    """
+    estimate, states = np.asarray(estimate, float), np.asarray(states, float)
+    if estimate.shape != states.shape:
+        raise ValueError(f"The estimates have shape {estimate.shape}, the states {states.shape}.")
+    return float(np.nanmean(np.sqrt(np.mean((estimate - states) ** 2, axis=-1))))
+
+
+def one_step_rmse(previous_means: Any, states: Any) -> float:
+    """The paper's κ¹_T: means of X_{t-1} given y_{0:t}, t = 1, …, T − 1, against the states of times 0, …, T − 2."""
+    return rmse(previous_means, np.asarray(states)[: len(previous_means)])
+
+
+def coverage(lower: Any, upper: Any, states: Any) -> float:
+    """The share of coordinates that lie inside their intervals; near the intervals' level where they are honest."""
+    lower, upper, states = (np.asarray(part, float) for part in (lower, upper, states))
+    inside = (lower <= states) & (states <= upper)
+    return float(inside[~np.isnan(states)].mean())
+
+
+class ParticleLimit(NamedTuple):
+    """The means of the true filtering and smoothing laws, up to Monte Carlo error, and the log-likelihood per step."""
+
+    filtered: Float[Array, "t d"]
+    one_step: Float[Array, " t-1 d"]
+    """E[X_{t-1} | y_{0:t}], t = 1, …, T − 1."""
+    smoothed: Float[Array, "t d"]
+    log_likelihood: Float[Array, ""]
+
+
+def particle_limit(
+    p: StateSpaceModel,
+    ys: Any,
+    inputs: Any = None,
+    num_particles: int = 10_000,
+    num_trajectories: int = 200,
+    *,
+    key: Array,
+) -> ParticleLimit:
+    """A bootstrap particle filter with systematic resampling, and backward simulation (Godsill, Doucet and West 2004).
+
+    This is what no method can beat on average with the true model. The smoothed mean is over `num_trajectories` draws:
+    its error is a fraction 1/√num_trajectories of the smoothing standard deviation.
+    """
+    for name, value in (("num_particles", num_particles), ("num_trajectories", num_trajectories)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}.")
+    return _particle_limit(p, jnp.asarray(ys), inputs, num_particles, num_trajectories, key)
+
+
+@eqx.filter_jit
+def _particle_limit(p, ys, inputs, num_particles, num_trajectories, key):
+    def resample(log_w, key):  # systematic
+        cumulative = jnp.cumsum(jax.nn.softmax(log_w))
+        points = (jnp.arange(num_particles) + jax.random.uniform(key)) / num_particles
+        return jnp.minimum(jnp.searchsorted(cumulative, points * cumulative[-1]), num_particles - 1)
+
+    def weigh(x, y, u):
+        return jax.vmap(lambda x: log_emission(p, x, y, u))(x)
+
+    def filter_step(carry, scanned):
+        x, log_w = carry
+        t, y, u = scanned
+        key_resample, key_move = jax.random.split(jax.random.fold_in(key, t))
+        ancestors = resample(log_w, key_resample)
+        keys = jax.random.split(key_move, num_particles)
+        moved = jax.vmap(lambda x, key: p.transition(x, u).sample(key))(x[ancestors], keys)
+        log_w = weigh(moved, y, u)
+        w = jax.nn.softmax(log_w)
+        increment = jax.nn.logsumexp(log_w) - jnp.log(num_particles)
+        return (moved, log_w), (moved, log_w, w @ moved, w @ x[ancestors], increment)
+
+    u0, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
+    x0 = p.prior(u0).sample(jax.random.fold_in(key, 0), (num_particles,))
+    log_w0 = weigh(x0, ys[0], u0)
+    scanned = (jnp.arange(1, len(ys)), ys[1:], later)
+    (x, log_w), (xs, log_ws, means, one_step, increments) = jax.lax.scan(filter_step, (x0, log_w0), scanned)
+    filtered = jnp.concatenate([(jax.nn.softmax(log_w0) @ x0)[None], means])
+
+    def draw(log_w, key):  # one index for each row, by the Gumbel trick
+        return jnp.argmax(log_w + jax.random.gumbel(key, log_w.shape, log_w.dtype), axis=-1)
+
+    key_back = jax.random.fold_in(key, len(ys))
+    last = x[draw(jnp.broadcast_to(log_w, (num_trajectories, num_particles)), key_back)]
+
+    def backward_step(x_next, scanned):
+        t, x, log_w, u = scanned
+        index = draw(log_w + log_transitions(p, x, x_next, u), jax.random.fold_in(key_back, t))
+        return x[index], x[index].mean(0)
+
+    history = (jnp.concatenate([x0[None], xs[:-1]]), jnp.concatenate([log_w0[None], log_ws[:-1]]))
+    _, smoothed = jax.lax.scan(backward_step, last, (jnp.arange(len(ys) - 1), *history, later), reverse=True)
+    total = jax.nn.logsumexp(log_w0) - jnp.log(num_particles) + increments.sum()
+    return ParticleLimit(filtered, one_step, jnp.concatenate([smoothed, last.mean(0)[None]]), total / len(ys))

@@ -1,0 +1,292 @@
+"""Backward trajectories: unbiased over a sequence, and over a sliding window what they are said to be.
+
+Seeds are fixed, so that a test passes or fails for good. Each compares k averages of independent replicates with their exact
+values, and would fail with probability 1e-4 (Bonferroni) if the estimator were right and its seed another; a
+failure is therefore a finding, not a reason to try another seed.
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpy.polynomial.hermite_e import hermegauss
+from scipy.stats import t as student
+
+from backstream.estimators.base import Estimate, Scan, flatten
+from backstream.estimators.exact import Exact
+from backstream.estimators.trajectories import (
+    BackwardTrajectories,
+    FixedLag,
+    WindowAverage,
+    WindowIncrement,
+    window_elbo,
+)
+from backstream.families import BackwardFamily, Kalman, Recurrent
+from backstream.families.backward import filter_states
+from backstream.families.linear import LinearDynamics
+from backstream.gaussian import Gaussian
+from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
+from backstream.models.density import log_emission
+
+T, REPLICATES = 6, 2000
+
+
+def linear():
+    p = LinearGaussian.random(2, 2, key=jax.random.key(0))
+    vector, rebuild = flatten(Kalman.from_model(p))
+    q = rebuild(vector + 0.2 * jax.random.normal(jax.random.key(1), vector.shape))
+    return p, q, p.simulate(T, key=jax.random.key(2))[1]
+
+
+exact = eqx.filter_jit(Exact(learn_model=True))
+
+
+def projected(estimate, directions=3):
+    """ELBO, and gradients in λ and (if any) θ along random directions: 1 + k numbers."""
+    parts = [jnp.ravel(estimate.elbo)]
+    for gradient in estimate[1:]:
+        if gradient is not None:
+            vector = flatten(gradient)[0]
+            parts.append(jax.random.normal(jax.random.key(7), (directions, vector.size)) @ vector)
+    return jnp.concatenate(parts)
+
+
+def keys(num):
+    return jax.random.split(jax.random.key(3), num)
+
+
+def replicates(run, num=REPLICATES):
+    return np.asarray(jax.jit(jax.vmap(run))(keys(num)))
+
+
+def assert_unbiased(samples, expected, rate=1e-4):
+    samples, expected = np.reshape(samples, (len(samples), -1)), np.ravel(expected)
+    z = (samples.mean(0) - expected) / (samples.std(0, ddof=1) / np.sqrt(len(samples)))
+    assert np.all(np.abs(z) < student.isf(rate / 2 / z.size, len(samples) - 1)), z
+
+
+def test_backward_trajectories_are_unbiased():
+    p, q, ys = linear()
+    ys = ys.at[2].set(jnp.nan).at[4, 0].set(jnp.nan)
+    estimator = BackwardTrajectories(1, learn_model=True)
+    samples = replicates(lambda key: projected(estimator(p, q, ys, key=key)))
+    assert_unbiased(samples, projected(exact(p, q, ys)))
+
+
+def quadrature(p, q, ys, nodes=24):
+    """The ELBO for d = 1, T = 3, by Gauss-Hermite sums over X_2, X_1 | X_2 and X_0 | X_1."""
+    z, w = (jnp.asarray(a) for a in hermegauss(nodes))
+    w = w / w.sum()
+    states = [q.init(ys[0])]
+    for y in ys[1:]:
+        states.append(q.update(states[-1], y))
+
+    def spread(law):
+        mean, cov = law.moments()
+        return mean + jnp.sqrt(cov[0]) * z[:, None], law
+
+    def after(t, x):
+        """E over X_{0:t-1} of what involves them, given X_t = x."""
+        total = log_emission(p, x, ys[t])
+        if t == 0:
+            return total + p.prior().log_prob(x)
+        points, law = spread(q.marginal(states[t - 1]) * q.potential(states[t], x))
+        past = jax.vmap(lambda x_prev: p.transition(x_prev).log_prob(x) - law.log_prob(x_prev) + after(t - 1, x_prev))
+        return total + w @ past(points)
+
+    points, law = spread(q.marginal(states[-1]))
+    return w @ jax.vmap(lambda x: after(len(ys) - 1, x) - law.log_prob(x))(points)
+
+
+def test_kernels_that_are_not_affine():
+    """A family of networks, whose kernels' precisions depend on x, against quadrature."""
+    p = ChaoticRNN.random(1, key=jax.random.key(0))
+    q = Recurrent.create(1, 1, width=4, key=jax.random.key(1), state_scale=0.3, obs_scale=0.3)
+    ys = p.simulate(3, key=jax.random.key(2))[1]
+    value, gradient = eqx.filter_jit(eqx.filter_value_and_grad(lambda q: quadrature(p, q, ys)))(q)
+    estimator = BackwardTrajectories(1)
+    samples = replicates(lambda key: projected(estimator(p, q, ys, key=key)), 8000)
+    assert_unbiased(samples, projected(Estimate(value, gradient)))
+
+
+# ---- the sliding window ----------------------------------------------------------------------------------------------
+
+
+def stream(estimator, p, q, ys, key):
+    """What the estimator says at each t."""
+
+    def step(carry, scanned):
+        t, y = scanned
+        return estimator.step(p, q, carry, y, key=jax.random.fold_in(key, t))
+
+    carry, first = estimator.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
+    _, rest = jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+
+def at(tree, t):
+    return jax.tree.map(lambda leaf: leaf[t], tree)
+
+
+def test_while_the_window_is_the_stream_it_is_the_elbo():
+    """Increments telescope to L_t and ∇L_t, and the window's own value is L_t, at the start, in between and at lag − 1."""
+    p, q, ys = linear()
+    times = (0, 2, T - 1)
+    expected = [projected(exact(p, q, ys[: t + 1])) for t in times]
+    for objective in (WindowIncrement(), WindowAverage()):
+        estimator = FixedLag(T, 1, objective, learn_model=True)
+
+        def run(key, estimator=estimator):
+            estimates = stream(estimator, p, q, ys, key)
+            totals = jnp.stack([projected(at(estimates.total, t)) for t in times])
+            return totals, jnp.stack([projected(at(estimates.increment, t)) for t in times])
+
+        totals, increments = (np.asarray(part) for part in jax.jit(jax.vmap(run))(keys(REPLICATES)))
+        assert_unbiased(totals, expected)
+        if isinstance(objective, WindowAverage):
+            np.testing.assert_allclose(increments, totals / (1 + np.array(times)[:, None]))
+
+
+def test_a_full_window_has_the_filter_as_its_prior():
+    """At t ≥ lag the window is that of a model whose first state, not observed, has the law q_{t-lag}.
+
+    The two times are the first full window and a later one. mean0 and the prior have no gradient then.
+    """
+    p, q, ys = linear()
+    lag, times = 3, (3, T - 1)
+    states = jax.jit(lambda q: filter_states(q, ys))(q)
+
+    def started_at(law):
+        mean, cov = law.moments()
+        model = LinearGaussian(mean, cov, p.A, p.B, p.transition_scale, p.emission_scale)
+        own = q.dynamics
+        dynamics = LinearDynamics.create(mean, jnp.linalg.cholesky(cov), own.A, own.noise.scale)
+        return model, Kalman(dynamics, q.B, q.emission_noise)
+
+    def learned(estimate):
+        """The ELBO and the gradients of what a full window says something about."""
+        g, m = estimate.gradient, estimate.model_gradient
+        parts = [estimate.elbo, g.dynamics.A, g.dynamics.noise.log_scale, g.B, g.emission_noise.log_scale]
+        return jnp.concatenate([jnp.ravel(part) for part in (*parts, m.A, m.B, m.transition_scale, m.emission_scale)])
+
+    nothing = jnp.full_like(ys[:1], jnp.nan)
+    windows, increments = [], []
+    for t in times:
+        model, family = started_at(q.marginal(at(states, t - lag)))
+        whole = jnp.concatenate([nothing, ys[t - lag + 1 : t + 1]])
+        windows.append(learned(exact(model, family, whole)))
+        increments.append(windows[-1] - learned(exact(model, family, whole[:-1])))
+
+    for objective, expected in ((WindowAverage(), np.array(windows) / lag), (WindowIncrement(), increments)):
+        estimator = FixedLag(lag, 1, objective, learn_model=True)
+
+        def run(key, estimator=estimator):
+            increments = stream(estimator, p, q, ys, key).increment
+            own = increments.gradient.dynamics
+            return jnp.stack([learned(at(increments, t)) for t in times]), (own.mean0[lag:], own.prior.log_scale[lag:])
+
+        samples, silent = jax.jit(jax.vmap(run))(keys(REPLICATES))
+        assert_unbiased(samples, expected)
+        assert not any(np.any(leaf) for leaf in silent)
+
+    anchor = at(states, times[-1] - lag)
+    values = jax.jit(lambda key: window_elbo(p, q, anchor, ys[-lag:], num_trajectories=REPLICATES, key=key))(keys(1)[0])
+    assert_unbiased(values, windows[-1][0])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_one_compilation_and_a_carry_of_constant_size(dtype):
+    """Before the window is full, when it is, and with missing rows: one compiled step, whose precision is that of λ."""
+    p, q, _ = linear()
+    p, q = jax.tree.map(lambda leaf: leaf.astype(dtype), (p, q))
+    ys = p.simulate(12, key=jax.random.key(2))[1].astype(dtype).at[5].set(jnp.nan)
+    estimator = FixedLag(3, 2, WindowIncrement())
+    traces = []
+
+    @jax.jit
+    def step(q, carry, y, key):
+        traces.append(None)
+        return estimator.step(p, q, carry, y, key=key)
+
+    carry, estimate = estimator.init(p, q, ys[0], key=jax.random.key(0))
+    shapes, increments = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry), [estimate.increment.elbo]
+    for t in range(1, len(ys)):
+        carry, estimate = step(q, carry, ys[t], jax.random.key(t))
+        assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry) == shapes
+        assert {leaf.dtype for leaf in jax.tree.leaves(estimate)} == {np.dtype(dtype)}
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((estimate.total, estimate.increment)))
+        increments.append(estimate.increment.elbo)
+    assert len(traces) == 1
+    np.testing.assert_allclose(estimate.total.elbo, np.sum(np.array(increments, dtype=float)), rtol=1e-6)
+
+
+class Driven(StateSpaceModel):
+    """A walk pushed by its input."""
+
+    scale: jax.Array
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1) + u, self.scale).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(x + u, self.scale).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, self.scale).to_event(1)
+
+
+def test_inputs_reach_the_step_that_they_belong_to():
+    """The ELBO of a pushed walk is that of a plain one whose observations, and q, have the pushes taken out.
+
+    Both are computed from the same noise; q differs by the shift of its states alone.
+    """
+    p, still = (
+        Driven(jnp.full(1, 0.5)),
+        LinearGaussian(*(jnp.zeros(1), *(jnp.full(1, c) for c in (0.5, 1, 1, 0.5, 0.5)))),
+    )
+    q = Kalman.from_model(still)
+    us = jnp.array([0.3, -1.0, 0.5, 2.0])[:, None]
+    ys = still.simulate(4, key=jax.random.key(0))[1]
+
+    class Pushed(BackwardFamily):
+        """q about the cumulated pushes: the state carries their sum."""
+
+        base: Kalman
+        affine: ClassVar[bool] = True
+        amortised: ClassVar[bool] = True
+        state_dim: ClassVar[int] = 1
+        obs_dim: ClassVar[int] = 1
+
+        def init(self, y, u=None):
+            return self.base.init(y - u), u, jnp.zeros_like(u)
+
+        def update(self, state, y, u=None):
+            inner, total, _ = state
+            return self.base.update(inner, y - total - u), total + u, total
+
+        def marginal(self, state):
+            mean, cov = self.base.marginal(state[0]).moments()
+            return Gaussian.from_moments(mean + state[1], cov)
+
+        def potential(self, state, x):
+            flat = self.base.potential(state[0], x - state[1])
+            return Gaussian(flat.eta1 + flat.precision @ state[2], flat.eta2)
+
+    key = jax.random.key(1)
+    pushed = ys + jnp.cumsum(us, axis=0)
+    for estimator in (BackwardTrajectories(2), Scan(FixedLag(2, 2, WindowIncrement()))):
+        run = eqx.filter_jit(estimator)
+        np.testing.assert_allclose(run(p, Pushed(q), pushed, us, key=key).elbo, run(still, q, ys, key=key).elbo)
+
+
+def test_bad_numbers_are_refused():
+    with pytest.raises(ValueError, match="lag must be at least 1, not 0"):
+        FixedLag(0, 4)
+    with pytest.raises(ValueError, match="num_trajectories must be at least 1, not 0"):
+        FixedLag(4, 0)
+    with pytest.raises(ValueError, match="num_trajectories must be at least 1, not -1"):
+        BackwardTrajectories(-1)
