@@ -67,7 +67,9 @@ EXTRAS = [
     FixedLag(2, 2, WindowIncrement()),
 ]
 CASES = [("linear", "kalman", e) for e in ESTIMATORS]
-CASES += [(m, f, e) for m in ("linear", "chaotic", "volatility") for f in ("innovation", "recurrent") for e in EXTRAS[:1]]
+CASES += [
+    (m, f, e) for m in ("linear", "chaotic", "volatility") for f in ("innovation", "recurrent") for e in EXTRAS[:1]
+]
 CASES += [("chaotic", f, RecursiveScore(3, w)) for f in ("conjugate", "innovation", "recurrent") for w in WEIGHTS]
 CASES += [("chaotic", "innovation", e) for e in EXTRAS[1:]]
 CASES += [("chaotic", "per_step", RecursiveScore(3, w, Frozen())) for w in WEIGHTS]
@@ -116,7 +118,9 @@ def test_conforms(case):
 
     one, again, other = run(KEY), run(KEY), run(jax.random.key(1))
     assert len(compilations) == 1
-    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(again), strict=True))
+    assert all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(again), strict=True)
+    )
     assert one.total.elbo != other.total.elbo
     if case not in UNDER_VMAP:
         return

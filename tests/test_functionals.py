@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from linear_gaussian import D, T, family, model, observations
 
 from backstream.estimators import (
     AdditiveFunctional,
@@ -16,6 +15,7 @@ from backstream.estimators import (
     moments,
 )
 from backstream.posterior import sample_trajectories, smooth
+from linear_gaussian import D, T, family, model, observations
 
 EXACT = MomentCorrected(Quadratic(cross=True), ridge=0.0, cap=1e6)
 
@@ -23,7 +23,7 @@ EXACT = MomentCorrected(Quadratic(cross=True), ridge=0.0, cap=1e6)
 def run(smoother, q, ys, key):
     @jax.jit
     def whole(ys):
-        carry, first = smoother.init(q, ys[0], key=key)
+        carry, _ = smoother.init(q, ys[0], key=key)
 
         def step(carry, scanned):
             t, y = scanned

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from linear_gaussian import exact, family, model, observations, replicate, vector
 from scipy import stats
 
 from backstream.estimators import (
@@ -24,6 +23,7 @@ from backstream.estimators import (
 )
 from backstream.estimators.weights import AllPairs, standard_normal
 from backstream.gaussian import statistic
+from linear_gaussian import exact, family, model, observations, replicate, vector
 
 
 def test_bias_falls_like_one_over_n():
@@ -102,7 +102,8 @@ def test_same_sample_baseline_halves_the_backward_score_term():
 
 
 def test_nothing_explodes_where_one_sample_has_all_the_weight():
-    """The division by 1 − Σw² is capped: at an effective sample size of one the score term vanishes, not its inverse."""
+    """The division by 1 − Σw² is capped: at an effective sample size of one the score term vanishes, not its
+    inverse."""
     r = jnp.array([[0.0, 1.0, -2.0, 3.0]])
     for epsilon in (1e-2, 1e-6, 1e-12, 0.0):
         w = jnp.array([[1 - 3 * epsilon, epsilon, epsilon, epsilon]])
@@ -150,7 +151,8 @@ def test_centred_and_uncentred_recursions_agree():
 
 
 def test_model_gradient_is_fishers_identity():
-    """With q exact the θ-gradient of the ELBO is the gradient of the log-likelihood; corrected weights make it exact."""
+    """With q exact the θ-gradient of the ELBO is the gradient of the log-likelihood; corrected weights make it
+    exact."""
     p, ys = model(), observations()
     q = family(0.0)
     expected = Exact(learn_model=True)(p, q, ys, key=jax.random.key(0)).model_gradient

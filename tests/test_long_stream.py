@@ -24,7 +24,8 @@ def _family(dtype):
 
 @pytest.mark.slow
 def test_float32_over_a_million_observations(monkeypatch):
-    """At fixed λ, fed the same draws, the ELBO per step of float32 is that of float64 to 1e-4, and the carry is bounded.
+    """At fixed λ, fed the same draws, the ELBO per step of float32 is that of float64 to 1e-4, and the carry is
+    bounded.
 
     Observations and draws are made in float32 and cast, so that both precisions see the same numbers.
     """

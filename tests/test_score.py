@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 from backstream.estimators import (
     AcceptReject,
     BackwardSampling,
@@ -98,9 +98,7 @@ def compare(estimate, expected, gamma):
 
 def loops(key, **options):
     lam, ys = oracle_lambda(family()), np.asarray(observations())
-    return oracle.recursive_score(
-        oracle_model(), oracle.kalman_family(D, DY), lam, ys, draws(key, T, N), **options
-    )
+    return oracle.recursive_score(oracle_model(), oracle.kalman_family(D, DY), lam, ys, draws(key, T, N), **options)
 
 
 NAMES = {LeaveOneOut: "leave-one-out", SameSample: "same", NoBaseline: "none"}
@@ -186,9 +184,9 @@ def test_refuses_what_makes_no_sense():
         RecursiveScore(10, BackwardSampling(1))
     with pytest.raises(ValueError, match="at least 1, not 0"):
         AcceptReject(0)
-    with pytest.raises(ValueError, match="depth .* must be at least 1, not 0"):
+    with pytest.raises(ValueError, match=r"depth .* must be at least 1, not 0"):
         Truncated(0)
-    with pytest.raises(ValueError, match="gamma must lie between 0 and 1, not at 1.5"):
+    with pytest.raises(ValueError, match=r"gamma must lie between 0 and 1, not at 1\.5"):
         Renewal(1.5)
     with pytest.raises(TypeError, match="Frozen does not fit Kalman"):
         RecursiveScore(4, sensitivity=Frozen()).init(model(), family(), observations()[0], key=jax.random.key(0))

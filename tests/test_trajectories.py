@@ -1,8 +1,8 @@
 """Backward trajectories: unbiased over a sequence, and over a sliding window what they are said to be.
 
-Seeds are fixed, so that a test passes or fails for good. Each compares k averages of independent replicates with their exact
-values, and would fail with probability 1e-4 (Bonferroni) if the estimator were right and its seed another; a
-failure is therefore a finding, not a reason to try another seed.
+Seeds are fixed, so that a test passes or fails for good. Each compares k averages of independent replicates with
+their exact values, and would fail with probability 1e-4 (Bonferroni) if the estimator were right and its seed
+another; a failure is therefore a finding, not a reason to try another seed.
 """
 
 from typing import ClassVar
@@ -133,7 +133,8 @@ def at(tree, t):
 
 
 def test_while_the_window_is_the_stream_it_is_the_elbo():
-    """Increments telescope to L_t and ∇L_t, and the window's own value is L_t, at the start, in between and at lag − 1."""
+    """Increments telescope to L_t and ∇L_t, and the window's own value is L_t, at the start, in between and at lag −
+    1."""
     p, q, ys = linear()
     times = (0, 2, T - 1)
     expected = [projected(exact(p, q, ys[: t + 1])) for t in times]

@@ -1,9 +1,9 @@
 """Gaussians in natural parameters: the exponential family P of the paper.
 
 A `Gaussian` is exp(η · T(x) − A(η)) with η = (η1, η2) and T(x) = (x, {x_i x_j : i ≤ j}). Only the upper triangle of
-the symmetric part is stored, so that η has d(d+3)/2 components, none of them redundant. The product of two Gaussians is the sum of
-their η. A potential ψ is a `Gaussian` too: its η2 may be merely negative semi-definite, as only its product with a
-proper Gaussian is ever normalised.
+the symmetric part is stored, so that η has d(d+3)/2 components, none of them redundant. The product of two Gaussians
+is the sum of their η. A potential ψ is a `Gaussian` too: its η2 may be merely negative semi-definite, as only its
+product with a proper Gaussian is ever normalised.
 
 A `Frame` is the affine change of variables in which a given Gaussian is standard normal. Weights and scores are
 computed there: products η · T(x) of coordinates far from the origin would cost float32 all its digits.
@@ -132,9 +132,7 @@ class Gaussian(eqx.Module):
         """The same function of x, up to a constant factor, in the coordinates of a frame."""
         inverse = solve_triangular(frame.factor, jnp.eye(self.dim, dtype=self.eta1.dtype), lower=True)
         precision = self.precision
-        return Gaussian.from_precision(
-            inverse @ (self.eta1 - precision @ frame.mean), inverse @ precision @ inverse.T
-        )
+        return Gaussian.from_precision(inverse @ (self.eta1 - precision @ frame.mean), inverse @ precision @ inverse.T)
 
     def moments(self) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
         """Mean and covariance."""

@@ -18,7 +18,9 @@ def band(axes: Axes, lower: Any, upper: Any, mean: Any, label: str, colour: str,
     axes.plot(steps, mean, style, color=colour, linewidth=1.2, label=label)
 
 
-def states(axes: Axes, filtered: Any, smoothed: Any, coordinate: int = 0, truth: Any = None, observed: Any = None) -> None:
+def states(
+    axes: Axes, filtered: Any, smoothed: Any, coordinate: int = 0, truth: Any = None, observed: Any = None
+) -> None:
     """One coordinate: smoothed with its 90 % band, filtered as a line, the truth and the observations if known.
 
     `filtered` and `smoothed` are `Marginals`. Observations far outside the picture are drawn at its edge.

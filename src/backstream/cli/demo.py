@@ -80,8 +80,8 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     ]
     for name, *values in rows:
         table.add_row(name, *(f"{value:.4f}" for value in values))
-    above = [100 * (rows[2][k] / rows[3][k] - 1) for k in (1, 2)]
-    table.add_row("above the limit", *(f"{value:+.1f} %" for value in above))
+    above = np.array(rows[2][1:]) / np.array(rows[3][1:]) - 1
+    table.add_row("above the limit", *(f"{100 * value:+.1f} %" for value in above))
     console.print(table)
     covered = metrics.coverage(*smoothed.interval(0.9), states)
     console.print(f"90 % bands of the smoothed states hold {100 * covered:.0f} % of the truth.")
@@ -90,8 +90,8 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
 
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6.5), layout="constrained")
     shown = slice(0, 250)
-    part = [posterior.Marginals(law.mean[shown], law.cov[shown]) for law in (filtered, smoothed)]
-    plots.states(top, *part, truth=states[shown], observed=fresh[shown])
+    filtered, smoothed = (posterior.Marginals(law.mean[shown], law.cov[shown]) for law in (filtered, smoothed))
+    plots.states(top, filtered, smoothed, truth=states[shown], observed=fresh[shown])
     top.set_title("Fresh data, after learning")
     t, values = zip(*curve, strict=True)
     plots.learning_curve(bottom, t, values, "learned online", rows[3][1], "smoothing RMSE on fresh data")

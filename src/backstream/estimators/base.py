@@ -18,7 +18,8 @@ Carry = Any
 
 
 class Estimate(NamedTuple):
-    """An ELBO with its gradients: with respect to λ (a pytree like the family's arrays) and θ (like the model's, or None)."""
+    """An ELBO with its gradients: with respect to λ (a pytree like the family's arrays) and θ (like the model's, or
+    None)."""
 
     elbo: Float[Array, ""]
     gradient: PyTree

@@ -37,9 +37,9 @@ class LeaveOneOut(AbstractBaseline):
 
     Σ_j w_j s_j (r_j − r̄) / (1 − Σ w²) is the average of ½ (s_j − s_k)(r_j − r_k) over pairs j ≠ k with weights
     w_j w_k. With M equal weights it is the leave-one-out baseline, exactly: r_j − mean_{k≠j} r_k = M/(M−1) (r_j − r̄).
-    With unequal weights, subtracting the mean of the others from each r_j would divide by 1 − w_j, and explode where one
-    weight is near one. Here the division is by the same number for the whole row, and by no less than 1/cap: below an
-    effective sample size of two, there is no second draw to correct with.
+    With unequal weights, subtracting the mean of the others from each r_j would divide by 1 − w_j, and explode where
+    one weight is near one. Here the division is by the same number for the whole row, and by no less than 1/cap:
+    below an effective sample size of two, there is no second draw to correct with.
     """
 
     cap: float = eqx.field(static=True, default=2.0)

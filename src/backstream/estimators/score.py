@@ -27,7 +27,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
@@ -37,9 +37,9 @@ from .baselines import AbstractBaseline, LeaveOneOut
 from .functionals import AdditiveFunctional, vmap_rows
 from .objectives import AbstractObjective, Increment
 from .particles import Particles, backward_kernels, draw, log_backward, log_transition
-from .sensitivity import AbstractSensitivity, Forward, Frozen, Pull, depends
+from .sensitivity import AbstractSensitivity, Forward, depends
 from .sums import Running
-from .weights import AbstractPairs, AbstractWeights, SelfNormalised
+from .weights import AbstractWeights, SelfNormalised
 
 
 class ScoreCarry(NamedTuple):
@@ -145,7 +145,7 @@ class RecursiveScore(OnlineEstimator):
             G_bar = self._pull_backward_mean(q, previous, particles.state, xi, mean_cotangents, pull)
         if carry.S is not None:
             S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
-        if carry.F is not None:
+        if self.functional is not None:
             F = pairs.average(carry.F.at_samples) + self.functional.average(pairs, xi_previous, xi, y)
         carry = carry._replace(particles=particles, sensitivity=sensitivity)
         return self._conclude(p, q, carry, marginal, pull, H, G, G_bar, S, F, y, pairs.ess(), pairs.acceptance())
@@ -168,7 +168,7 @@ class RecursiveScore(OnlineEstimator):
         if running_S is not None:
             S_bar = marginal.average(S)[0]
             running_S, model_gradient, model_change = running_S.advance(S, S_bar, S_bar, gamma)
-        if running_F is not None:
+        if self.functional is not None:
             F_bar = marginal.average(F)[0]
             running_F, functional, _ = running_F.advance(F, F_bar, F_bar)
             functional = self.functional.restore(functional, particles.xi, y)
@@ -179,7 +179,7 @@ class RecursiveScore(OnlineEstimator):
         increment = estimate(
             direction(L, L_change),
             direction(gradient, gradient_change),
-            None if model_gradient is None else direction(model_gradient, model_change),
+            None if model_gradient is None or model_change is None else direction(model_gradient, model_change),
         )
         total = estimate(L, gradient, model_gradient)
         carry = carry._replace(H=running_H, G=running_G, S=running_S, F=running_F)
@@ -198,10 +198,10 @@ class RecursiveScore(OnlineEstimator):
             return through_potential, through_marginal, to_previous, to_now
 
         through_potential, through_marginal, to_previous, to_now = jax.vmap(one)(xi, cotangents)
-        terms = [through_potential, through_marginal]
-        if to_previous is not None or to_now is not None:
-            terms.append(pull(to_previous, to_now))
-        return sum(term for term in terms if term is not None)
+        total = jnp.zeros((), lam.dtype)
+        for term in (through_potential, through_marginal):
+            total = total if term is None else total + term
+        return total if to_previous is None and to_now is None else total + pull(to_previous, to_now)
 
     def _pull_backward_mean(self, q, previous, state, xi, cotangents, pull) -> Float[Array, " p"]:
         """The same summed over i, for q_{t-1} that does not depend on λ."""
@@ -211,6 +211,7 @@ class RecursiveScore(OnlineEstimator):
             return jax.vmap(lambda x: _eta_tilde(rebuild, previous, x)(v, a))(xi)
 
         direct, to_now = _pull_each(eta_tilde, lam, state, cotangents)
+        direct = jnp.zeros_like(lam) if direct is None else direct
         return direct if to_now is None else direct + pull(None, to_now)
 
     def _pull_marginal(self, q, particles, cotangent, pull) -> Float[Array, " p"]:
@@ -221,8 +222,8 @@ class RecursiveScore(OnlineEstimator):
             return rebuild(v).marginal(a).into(particles.frame).eta
 
         direct, to_now = _pull_each(eta, lam, particles.state, cotangent)
-        through_state = 0.0 if to_now is None else pull(None, to_now)
-        return through_state if direct is None else direct + through_state
+        direct = jnp.zeros_like(lam) if direct is None else direct
+        return direct if to_now is None else direct + pull(None, to_now)
 
     def _model_score(self, p, pairs, xi_previous, xi, y, u) -> Float[Array, "n t"]:
         """Ê_i[∇_θ log ℓ_t(X_{t-1}, ξ_t^i)] for each i."""
@@ -240,9 +241,9 @@ class RecursiveScore(OnlineEstimator):
     def _check_family(self, q: BackwardFamily) -> None:
         if q.amortised != self.sensitivity.remembers:
             raise TypeError(
-                f"{type(self.sensitivity).__name__} does not fit {type(q).__name__}: a family whose parameters at t are "
-                "its own (PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, go "
-                "with Forward() or Truncated(depth)."
+                f"{type(self.sensitivity).__name__} does not fit {type(q).__name__}: a family whose parameters at t "
+                "are its own (PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, "
+                "go with Forward() or Truncated(depth)."
             )
 
 
@@ -264,4 +265,3 @@ def _pull_each(function, lam, state, cotangent):
     if depends(lambda a: flat(lam, a), a):
         (to_a,) = jax.vjp(lambda a: flat(lam, a), a)[1](cotangent)
     return to_lam, to_a
-

@@ -1,9 +1,9 @@
 """How the states a_{t-1} and a_t depend on λ.
 
 The scores of q_t and q_{t-1|t} need the derivative of η_t and η_{t-1} with respect to λ, through every update since the
-first observation. `Forward` carries the Jacobian J_t = ∂a_t/∂λ exactly; `Truncated` replays the last Δ updates and takes
-what came before as constant (the paper's truncated backpropagation); `Frozen` is for families whose parameters at t
-are their own, so that nothing before t depends on them.
+first observation. `Forward` carries the Jacobian J_t = ∂a_t/∂λ exactly; `Truncated` replays the last Δ updates and
+takes what came before as constant (the paper's truncated backpropagation); `Frozen` is for families whose parameters
+at t are their own, so that nothing before t depends on them.
 
 Each gives, at time t, a `Pull`: the map that turns cotangents of (a_{t-1}, a_t) into cotangents of λ.
 """

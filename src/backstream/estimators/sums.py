@@ -28,10 +28,11 @@ class CompensatedSum(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A statistic known at N samples, centred; what was taken out of it, summed up; and what remains of its expectation.
+    """A statistic known at N samples, centred; what was taken out of it, summed up; and what remains of its
+    expectation.
 
-    The expectation at t is discount · (sum up to t − 1) + now. `now` is an average of the statistic at t, perhaps with an
-    outer term; taking `shift` out of the samples leaves `rest = now − shift` to be known at t + 1.
+    The expectation at t is discount · (sum up to t − 1) + now. `now` is an average of the statistic at t, perhaps
+    with an outer term; taking `shift` out of the samples leaves `rest = now − shift` to be known at t + 1.
     """
 
     at_samples: Float[Array, "n *s"]
@@ -40,9 +41,7 @@ class Running(NamedTuple):
 
     @classmethod
     def zeros(cls, num_samples: int, shape, dtype) -> "Running":
-        return cls(
-            jnp.zeros((num_samples, *shape), dtype), CompensatedSum.zeros(shape, dtype), jnp.zeros(shape, dtype)
-        )
+        return cls(jnp.zeros((num_samples, *shape), dtype), CompensatedSum.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     def advance(
         self,

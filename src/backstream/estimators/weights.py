@@ -1,7 +1,7 @@
 """Expectations under the backward kernels from samples of q_{t-1}: the importance weights.
 
-In the frame of q_{t-1} its samples are standard normal draws z^j, and q_{t-1|t}(ξ_t^i, ·) ∝ N(0, I) ψ_i, so that the weight of
-z^j for ξ_t^i is w_ij ∝ ψ_i(z^j) = exp(η̃_i · T(z^j)).
+In the frame of q_{t-1} its samples are standard normal draws z^j, and q_{t-1|t}(ξ_t^i, ·) ∝ N(0, I) ψ_i, so that the
+weight of z^j for ξ_t^i is w_ij ∝ ψ_i(z^j) = exp(η̃_i · T(z^j)).
 
 A `Weights` chooses, for each i, which j to use and with which weight: a `Pairs`. It averages what is known at the
 samples, and turns the values r_ij of an integrand into Ê_i[r] with the cotangent of η_{t-1|t}(ξ_t^i), which is what

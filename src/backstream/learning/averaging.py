@@ -9,8 +9,8 @@ from jaxtyping import Array, PyTree
 class Averaging(eqx.Module):
     """A running mean that forgets the start and, in the end, everything older than `horizon` updates.
 
-    The t-th iterate enters with weight max(1/horizon, (power + 1)/(t + power + 1)): while t is small the mean is over the
-    latest t/power iterates or so (polynomial-decay averaging, Shamir and Zhang 2013), later it is exponential.
+    The t-th iterate enters with weight max(1/horizon, (power + 1)/(t + power + 1)): while t is small the mean is over
+    the latest t/power iterates or so (polynomial-decay averaging, Shamir and Zhang 2013), later it is exponential.
     """
 
     horizon: float = eqx.field(static=True, default=4000.0)

@@ -41,9 +41,9 @@ class Report(NamedTuple):
 class Monitor(eqx.Module):
     """Looks at a stream after every `window` observations.
 
-    It warns when the two ELBOs part by more than `tolerance` nats per observation beyond three standard errors, when the
-    effective sample size is below `least_ess`, when more than `most_refused` of the updates were refused, and when
-    the unbiased ELBO has fallen by more than `tolerance` below the best that it has been.
+    It warns when the two ELBOs part by more than `tolerance` nats per observation beyond three standard errors, when
+    the effective sample size is below `least_ess`, when more than `most_refused` of the updates were refused, and
+    when the unbiased ELBO has fallen by more than `tolerance` below the best that it has been.
     """
 
     window: int = eqx.field(static=True, default=500)
@@ -73,7 +73,8 @@ class Monitor(eqx.Module):
         ys: Any,
         inputs: Any = None,
     ) -> tuple["Watch", Report]:
-        """What the latest window was like: its observations, what the learner said of each, and its state afterwards."""
+        """What the latest window was like: its observations, what the learner said of each, and its state
+        afterwards."""
         p = learner.current_model(state)
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 1)
         now, average = (
@@ -95,7 +96,8 @@ class Monitor(eqx.Module):
             warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
         if average.mean() < watch.best - self.tolerance:
             warnings.append(
-                f"The unbiased ELBO of the result is {average.mean():.2f} nats per observation; it has been {watch.best:.2f}."
+                f"The unbiased ELBO of the result is {average.mean():.2f} nats per observation; "
+                f"it has been {watch.best:.2f}."
             )
         report = Report(
             int(state.t),

@@ -1,4 +1,5 @@
-"""Learning from a sequence that is at hand as a whole: one update for each pass over it, or one for each observation."""
+"""Learning from a sequence that is at hand as a whole: one update for each pass over it, or one for each
+observation."""
 
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ class Fit(NamedTuple):
     """A learned family, and the ELBO per step that its estimator gave at each epoch."""
 
     q: BackwardFamily
-    elbo: Float[np.ndarray, " epochs"]
-    refused: Integer[np.ndarray, ""]
+    elbo: Float[Array | np.ndarray, " epochs"]
+    refused: Integer[Array | np.ndarray, ""]
     """How many updates were not finite and were not made."""
 
 

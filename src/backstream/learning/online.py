@@ -59,9 +59,9 @@ class Info(NamedTuple):
 class OnlineLearner(eqx.Module):
     """λ_{t+1} = λ_t + γ · (direction of the estimator's objective), through an optax transformation.
 
-    `optimiser` descends, as optax does; it is fed minus the increment. `model_optimiser`, if given, makes θ move too (the
-    estimator must then have `learn_model`), except what `free` leaves out. `averaging` makes the result. `block` is the
-    number of observations that one compiled call takes at most; results do not depend on it.
+    `optimiser` descends, as optax does; it is fed minus the increment. `model_optimiser`, if given, makes θ move too
+    (the estimator must then have `learn_model`), except what `free` leaves out. `averaging` makes the result. `block`
+    is the number of observations that one compiled call takes at most; results do not depend on it.
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
     refusals in a row the recursion starts anew from the next observation, with the λ it has.
@@ -107,14 +107,13 @@ class OnlineLearner(eqx.Module):
     def scan(self, state: LearnerState, ys: Array, inputs: Any = None) -> tuple[LearnerState, Info]:
         """Reads many, in blocks. The state given is used up. However the stream is cut, the bits are the same."""
         first = jax.tree.map(lambda leaf: leaf[0], inputs)
-        check_observations(self._shape(first), ys, first_row=int(state.t))
-        ys = _like(state.q, ys)
-        collected = []
-        for start in range(0, len(ys), self.block):
+        check_observations(self._shape(first), np.asarray(ys), first_row=int(state.t))
+        observed, collected = _like(state.q, ys), []
+        for start in range(0, len(observed), self.block):
             rows = slice(start, start + self.block)
-            n = len(ys[rows])
-            padded = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], self.block), (ys, inputs))
-            state, infos = _advance(self, state, *padded, jnp.asarray(n))
+            n = len(observed[rows])
+            y, u = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], self.block), (observed, inputs))
+            state, infos = _advance(self, state, y, u, jnp.asarray(n))
             collected.append(jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:n], infos))
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
 
@@ -148,9 +147,7 @@ class OnlineLearner(eqx.Module):
     def _ascend(self, state, carry, estimate: OnlineEstimate, filtered) -> tuple[LearnerState, Info]:
         increment = estimate.increment
         lam, static = eqx.partition(state.q, eqx.is_inexact_array)
-        updates, optimiser = self.optimiser.update(
-            jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam
-        )
+        updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
         moved = (optax.apply_updates(lam, updates), optimiser)
         theta_moved = (state.theta, state.model_optimiser)
         if self.model_optimiser is not None:

@@ -51,7 +51,8 @@ class ModelParameters(eqx.Module):
 
 
 class _PositiveFactor:
-    """Lower-triangular matrices with a positive diagonal, and those with any: the diagonal goes through the logarithm."""
+    """Lower-triangular matrices with a positive diagonal, and those with any: the diagonal goes through the
+    logarithm."""
 
     def __call__(self, raw: Array) -> Array:
         return jnp.tril(raw, -1) + jnp.diag(jnp.exp(jnp.diag(raw)))
