@@ -5,12 +5,14 @@ from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Most of the time goes into compiling programs that run once: LLVM need not optimise them.
+flags = [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
 # Under xdist each worker computes on one thread. The flags alone do not see to that: XLA sizes its thread
 # pool by NPROC.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    flags.append("--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     os.environ.setdefault("NPROC", "1")
+os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 import jax
 from hypothesis import settings

@@ -125,8 +125,9 @@ def test_conforms(case):
     if case not in UNDER_VMAP:
         return
     keys = jax.random.split(KEY, 2)
-    carries, _ = jax.vmap(lambda key: estimator.init(p, q, ys[0], key=key))(keys)
-    _, batch = jax.vmap(lambda carry, key: estimator.step(p, q, carry, ys[1], key=key))(carries, keys)
+    y = jnp.asarray(ys)
+    carries, _ = jax.vmap(lambda key: estimator.init(p, q, y[0], key=key))(keys)
+    _, batch = jax.vmap(lambda carry, key: estimator.step(p, q, carry, y[1], key=key))(carries, keys)
     carry, _ = first(ys[0], keys[1])
     _, alone = step(carry, ys[1], keys[1])
     for a, b in zip(jax.tree.leaves(batch.total), jax.tree.leaves(alone.total), strict=True):

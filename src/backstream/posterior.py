@@ -199,7 +199,7 @@ def _forecast(
             key, u = scanned
             key_x, key_y = jax.random.split(key)
             x = jnp.asarray(p.transition(x, u).sample(key_x), x.dtype)
-            return x, (x, jnp.asarray(p.emission(x, u).sample(key_y)))
+            return x, (x, jnp.asarray(p.emission(x, u).sample(key_y), x.dtype))
 
         return jax.lax.scan(advance, x, (jax.random.split(key, horizon), inputs))[1]
 

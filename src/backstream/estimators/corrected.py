@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from backstream.gaussian import pack, unpack
+from backstream.gaussian import cholesky, invert, pack, unpack
 
 from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised
 
@@ -131,7 +131,7 @@ class MomentCorrected(AbstractWeights):
         Phi = self.features.at(z)
         m, f = Phi.shape
         penalty = self.ridge * jnp.eye(f, dtype=z.dtype).at[0, 0].set(0.0)
-        least_squares = jnp.linalg.solve(Phi.T @ Phi / m + penalty, Phi.T) / m
+        least_squares = invert(cholesky(Phi.T @ Phi / m + penalty)) @ Phi.T / m
         correction = (self.features.expected(plain.kernels) - plain.w @ Phi) @ least_squares
         norm = ((plain.w + correction) ** 2).sum(1, keepdims=True)
         alpha = jnp.minimum(1.0, self.cap / norm)

@@ -77,28 +77,28 @@ class Window(NamedTuple):
     chain: Chain
     ys: Float[Array, "l dy"]
     us: PyTree
+    anchor: Gaussian | None
+    """q_{t-L}, frozen, the prior of the first state; None while the window still reaches back to time 0."""
     times: Int[Array, " l"]
-    """Those of the observations; negative where there is none yet."""
-    anchor: Gaussian
-    """q_{t-L}, frozen: the prior of the first state, unless the window still reaches back to time 0."""
+    """Those of the observations, negative where there is none yet."""
 
     def drop_last(self) -> "Window":
         ys, us, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.times))
-        return Window(self.chain.drop_last(), ys, us, times, self.anchor)
+        return Window(self.chain.drop_last(), ys, us, self.anchor, times)
 
     def elbos(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, " n"]:
         """One unbiased value of the window's ELBO for each trajectory."""
 
-        def model_prior(xs):  # log χ(x_0), wherever in the window time 0 is
-            log_chi = jax.vmap(lambda x, u: jnp.asarray(p.prior(u).log_prob(x)))(xs[1:], self.us)
-            return jnp.where(self.times == 0, log_chi, 0).sum()
-
         def one(z):
             xs, log_q = sample_chain(q, self.chain, z)
-            prior = jax.lax.cond((self.times > 0).all(), lambda xs: self.anchor.log_prob(xs[0]), model_prior, xs)
-            emissions = jnp.where(self.times >= 0, _emissions(p, xs[1:], self.ys, self.us), 0)
-            moves = jnp.where(self.times >= 1, _transitions(p, xs, self.us) - log_q[:-1], 0)
-            return prior + emissions.sum() + moves.sum() - log_q[-1]
+            emissions = _emissions(p, xs[1:], self.ys, self.us)
+            moves = _transitions(p, xs, self.us) - log_q[:-1]
+            if self.anchor is not None:
+                return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
+            priors = jax.vmap(lambda x, u: p.prior(u).log_prob(x))(xs[1:], self.us)
+            first, seen, moved = self.times == 0, self.times >= 0, self.times >= 1
+            parts = jnp.where(first, priors, 0) + jnp.where(seen, emissions, 0) + jnp.where(moved, moves, 0)
+            return parts.sum() - log_q[-1]
 
         return jax.vmap(one)(noise[:, : len(self.ys) + 1])
 
@@ -117,10 +117,10 @@ def window_elbo(
 
     The law q has at `anchor` is the prior of the state before the first of them.
     """
-    times = jnp.arange(1, len(ys) + 1)
-    chain = backward_chain(q, _replay(q, anchor, ys, inputs, times))
+    chain = backward_chain(q, _replay(q, anchor, ys, inputs))
     noise = jax.random.normal(key, (num_trajectories, len(ys) + 1, q.state_dim), chain.marginals.eta1.dtype)
-    return Window(chain, ys, inputs, times, q.marginal(anchor)).elbos(p, q, noise)
+    times = jnp.arange(1, len(ys) + 1)
+    return Window(chain, ys, inputs, q.marginal(anchor), times).elbos(p, q, noise)
 
 
 class AbstractWindowObjective(eqx.Module):
@@ -221,17 +221,27 @@ class FixedLag(OnlineEstimator):
 
         ys, us = append(carry.ys, y), jax.tree.map(append, carry.us, u)
         times = carry.seen - jnp.arange(self.lag)[::-1]
-        prior = q.marginal(carry.anchor)
 
-        def objective(p, q):
-            states = _replay(q, carry.anchor, ys, us, times)
-            window = Window(backward_chain(q, states), ys, us, times, prior)
-            shape = (self.num_trajectories, self.lag + 1, q.state_dim)
-            noise = jax.random.normal(key, shape, prior.eta1.dtype)
-            value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
-            return value, jax.tree.map(lambda leaf: leaf[1], states)
+        def estimate(replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]) -> tuple[Estimate, State]:
+            def objective(p, q):
+                states, prior = replay(q)
+                chain = backward_chain(q, states)
+                shape = (self.num_trajectories, self.lag + 1, q.state_dim)
+                noise = jax.random.normal(key, shape, chain.marginals.eta1.dtype)
+                window = Window(chain, ys, us, prior, times)
+                value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
+                return value, jax.tree.map(lambda leaf: leaf[1], states)
 
-        found, anchor = differentiate(objective, p, q, self.learn_model, has_aux=True)
+            return differentiate(objective, p, q, self.learn_model, has_aux=True)
+
+        def steady():
+            prior = jax.lax.stop_gradient(q.marginal(carry.anchor))
+            return estimate(lambda q: (_replay(q, carry.anchor, ys, us), prior))
+
+        def starting():
+            return estimate(lambda q: (_replay_from_start(q, carry.anchor, ys, us, times), None))
+
+        found, anchor = jax.lax.cond(carry.seen >= self.lag, steady, starting)
         size = jnp.minimum(carry.seen + 1, self.lag)
         sums, total, increment = self.objective.conclude(carry.sums, found, size)
         return FixedLagCarry(anchor, ys, us, carry.seen + 1, sums), _report(total, increment)
@@ -242,13 +252,25 @@ def _report(total: Estimate, increment: Estimate) -> OnlineEstimate:
     return OnlineEstimate(total, increment, ess=nan, acceptance=nan)
 
 
-def _replay(q: BackwardFamily, anchor: State, ys: Array, us: Inputs, times: Int[Array, " l"]) -> State:
-    """a_{t-L}, …, a_t under q. Up to time 0 there is nothing to update."""
+def _replay(q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
+    """a_{t-L}, …, a_t under q."""
 
-    def advance(state, scanned):
-        time, y, u = scanned
-        state = jax.lax.cond(time <= 0, lambda _: q.init(y, u), lambda state: q.update(state, y, u), state)
+    def update(state, scanned):
+        state = q.update(state, *scanned)
         return state, state
 
-    _, states = jax.lax.scan(advance, anchor, (times, ys, us))
+    _, states = jax.lax.scan(update, anchor, (ys, us))
     return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), anchor, states)
+
+
+def _replay_from_start(q: BackwardFamily, filler: State, ys: Array, us: Inputs, times: Int[Array, " l"]) -> State:
+    """a_0, …, a_t under q, after as many fillers as it takes to make L + 1 states."""
+
+    def update(state, scanned):
+        time, y, u = scanned
+        start, later = q.init(y, u), q.update(state, y, u)
+        state = jax.tree.map(lambda a, b: jnp.where(time <= 0, a, b), start, later)
+        return state, state
+
+    _, states = jax.lax.scan(update, filler, (times, ys, us))
+    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), filler, states)

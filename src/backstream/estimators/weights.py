@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from backstream.gaussian import Gaussian, pack, statistic
+from backstream.gaussian import Gaussian, cholesky, inverse, pack, statistic
 
 from .baselines import AbstractBaseline
 
@@ -273,5 +273,5 @@ class AcceptReject(AbstractWeights):
 def _log_supremum(potential: Float[Array, " s"], dim: int) -> Float[Array, ""]:
     """sup_z η̃ · T(z), NaN (so that nothing is accepted) where ψ is not integrable."""
     psi = Gaussian(potential[:dim], potential[dim:])
-    half = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(psi.precision), psi.eta1, lower=True)
+    half = inverse(cholesky(psi.precision)) @ psi.eta1
     return 0.5 * half @ half

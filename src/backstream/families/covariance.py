@@ -1,12 +1,11 @@
 """Positive definite matrices that stay so whatever their parameters, and in the face of rounding."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from backstream.gaussian import inverse
 from backstream.models.matrices import Scale
 
 ULPS = 2
@@ -20,36 +19,6 @@ def guard(symmetric: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """
     slack = ULPS * (len(symmetric) + 1) * float(jnp.finfo(symmetric.dtype).eps)
     return symmetric * (1.0 + slack * jnp.eye(len(symmetric), dtype=symmetric.dtype))
-
-
-# JAX differentiates factors and triangular inverses by further triangular solves. Estimators pull many cotangents back
-# through a family at once, and batches of small solves are slow. Here derivatives are products of matrices.
-
-
-@jax.custom_jvp
-def inverse(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """X = L⁻¹, for a lower-triangular L. dX = −X dL X."""
-    return solve_triangular(factor, jnp.eye(factor.shape[-1], dtype=factor.dtype), lower=True)
-
-
-@inverse.defjvp
-def _inverse_jvp(primals, tangents):
-    X = inverse(*primals)
-    return X, -X @ tangents[0] @ X
-
-
-@jax.custom_jvp
-def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The lower-triangular L with L Lᵀ = M. dL = L Φ(L⁻¹ dM L⁻ᵀ), Φ the lower triangle with half the diagonal."""
-    return jnp.linalg.cholesky(matrix)
-
-
-@cholesky.defjvp
-def _cholesky_jvp(primals, tangents):
-    L = cholesky(*primals)
-    X = inverse(L)
-    half = jnp.tril(jnp.ones_like(L)) - 0.5 * jnp.eye(len(L), dtype=L.dtype)
-    return L, L @ (half * (X @ tangents[0] @ X.T))
 
 
 class PositiveDefinite(eqx.Module):

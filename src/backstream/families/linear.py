@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from backstream.families.covariance import PositiveDefinite, cholesky, guard, inverse
-from backstream.gaussian import Gaussian, pack, unpack
+from backstream.families.covariance import PositiveDefinite, guard
+from backstream.gaussian import Gaussian, cholesky, inverse, pack, unpack
 from backstream.models.matrices import (
     Matrix,
     dense,

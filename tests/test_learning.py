@@ -1,0 +1,212 @@
+"""Learning from a stream: the same bits however it is cut, updates that are refused, results that get better."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from backstream.estimators import Exact, FixedLag, MomentCorrected, Quadratic, RecursiveScore, Renewal, Scan
+from backstream.families import Innovation, Kalman, PerStep
+from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, fit, fit_within_epochs
+from backstream.learning.parameters import ModelParameters
+from backstream.models import ChaoticRNN, LinearGaussian, StochasticVolatility
+from linear_gaussian import family, model, observations
+
+KEY = jax.random.key(0)
+
+
+def learner(p, estimator=None, rate=1e-2, **options):
+    estimator = RecursiveScore(8, objective=Renewal(0.8)) if estimator is None else estimator
+    return OnlineLearner(p, estimator, optax.adam(rate), **options)
+
+
+def assert_same_bits(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        if eqx.is_array(a) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        if eqx.is_array(a):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_same_bits_however_the_stream_is_cut():
+    """Pieces of 1, of 7 and of 40 observations, and a block size that divides none of them."""
+    p, q = model(), family()
+    ys = np.array(p.simulate(41, key=KEY)[1])
+    ys[5], ys[9, 0] = np.nan, np.nan
+    made = learner(p, block=16)
+    results = []
+    for piece in (1, 7, 40):
+        state, _ = made.init(q, ys[0], key=KEY)
+        infos = []
+        for start in range(1, len(ys), piece):
+            if piece == 1:
+                state, info = made.step(state, ys[start])
+                infos.append(jax.tree.map(lambda leaf: np.asarray(leaf)[None], info))
+            else:
+                state, info = made.scan(state, ys[start : start + piece])
+                infos.append(info)
+        results.append((state, jax.tree.map(lambda *parts: np.concatenate(parts), *infos)))
+    assert int(results[0][0].t) == len(ys)
+    assert_same_bits(results[0], results[1])
+    assert_same_bits(results[0], results[2])
+
+
+class Poisoned(RecursiveScore.__mro__[1]):
+    """An estimator whose gradient is NaN whenever the first coordinate of y is above 50."""
+
+    inner: RecursiveScore
+
+    def init(self, p, q, y, u=None, *, key):
+        return self._spoil(y, self.inner.init(p, q, y, u, key=key))
+
+    def step(self, p, q, carry, y, u=None, *, key):
+        return self._spoil(y, self.inner.step(p, q, carry, y, u, key=key))
+
+    def _spoil(self, y, result):
+        return jax.tree.map(lambda leaf: jnp.where(y[0] > 50, jnp.nan, 1.0).astype(leaf.dtype) * leaf, result)
+
+
+def test_an_update_that_is_not_finite_never_reaches_lambda():
+    """It is refused and counted; λ, the optimiser and the carry stay; the stream goes on; after `patience` in a row the
+    recursion starts anew."""
+    p, q = model(), family()
+    ys = np.array(p.simulate(30, key=KEY)[1])
+    ys[10] = 100.0
+    ys[20:24] = 100.0
+    made = OnlineLearner(p, Poisoned(RecursiveScore(8)), optax.adam(1e-2), patience=3)
+    state, _ = made.init(q, ys[0], key=KEY)
+    state, infos = made.scan(state, ys[1:10])
+    before = jax.tree.map(np.array, eqx.filter((state.q, state.optimiser, state.carry), eqx.is_array))
+    state, infos = made.scan(state, ys[10:11])
+    assert infos.refused.all() and int(state.refused) == 1
+    assert_same_bits(before, eqx.filter((state.q, state.optimiser, state.carry), eqx.is_array))
+    state, infos = made.scan(state, ys[11:])
+    assert infos.refused.sum() == 4 and int(state.refused) == 5 and int(state.refused_in_a_row) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter((state.q, state.average), eqx.is_array)))
+
+
+def test_bad_data_and_bad_configuration_are_named():
+    p = model()
+    state, _ = learner(p).init(family(), observations()[0], key=KEY)
+    bad = np.array(observations()[1:4])
+    bad[1, 1] = np.inf
+    with pytest.raises(ValueError, match="row 2, column 1 is infinite"):
+        learner(p).scan(state, bad)
+    with pytest.raises(ValueError, match="block must be at least 1, not 0"):
+        learner(p, block=0)
+    with pytest.raises(ValueError, match="give both a model_optimiser and an estimator with learn_model=True"):
+        learner(p, model_optimiser=optax.adam(1e-3))
+    with pytest.raises(ValueError, match="horizon"):
+        Averaging(horizon=0.5)
+
+
+def test_offline_learning_reaches_the_likelihood():
+    """Exact gradients: within 0.001 nats per step of the log-likelihood; the recursion, with exact weights, too."""
+    p, ys = model(), observations()
+    best = float(Exact()(p, Kalman.from_model(p), ys, key=KEY).elbo) / len(ys)
+    start = float(Exact()(p, family(), ys, key=KEY).elbo) / len(ys)
+    assert start < best - 0.2
+    corrected = Scan(RecursiveScore(12, MomentCorrected(Quadratic(cross=True), ridge=0.0, cap=1e6)))
+    for estimator, epochs in ((Exact(), 400), (corrected, 200)):
+        found = fit(p, family(), ys, estimator=estimator, optimiser=optax.adam(3e-2), num_epochs=epochs, key=KEY)
+        end = float(Exact()(p, found.q, ys, key=KEY).elbo) / len(ys)
+        assert int(found.refused) == 0
+        assert best - 0.001 - (epochs == 200) * 0.02 < end <= best + 1e-9, (estimator, start, end, best)
+
+
+def test_updates_inside_an_epoch():
+    """Recursive updates raise the ELBO of the sequence; keeping or restarting the optimiser makes a difference."""
+    p, ys = model(), observations()
+    made = learner(p, RecursiveScore(20, MomentCorrected()), rate=3e-3)
+    start = float(Exact()(p, family(), ys, key=KEY).elbo)
+    ends = []
+    for restart in (True, False):
+        found = fit_within_epochs(made, family(), ys, num_epochs=8, restart_optimiser=restart, key=KEY)
+        assert found.elbo.shape == (8,)
+        ends.append(float(Exact()(p, found.q, ys, key=KEY).elbo))
+        assert ends[-1] > start + 1.0
+    assert ends[0] != ends[1]
+
+
+@pytest.mark.parametrize("estimator", [RecursiveScore(30, MomentCorrected(), objective=Renewal(0.8)), FixedLag(8, 8)])
+def test_a_stream_is_learned_and_the_monitor_agrees(estimator):
+    """Chaotic RNN, d = 2: the unbiased ELBO of the averaged λ rises, and the recursion's own is near it."""
+    p = ChaoticRNN.random(2, key=KEY)
+    _, ys = p.simulate(3001, key=jax.random.key(1))
+    q = Innovation.from_model(p, width=8, key=jax.random.key(2))
+    made, monitor = learner(p, estimator, 3e-3), Monitor(window=1000)
+    state, _ = made.init(q, ys[0], key=KEY)
+    watch, reports = monitor.begin(state), []
+    for start in range(1, 3001, 1000):
+        block = ys[start : start + 1000]
+        state, infos = made.scan(state, block)
+        watch, report = monitor.look(made, watch, state, infos, block)
+        reports.append(report)
+    assert reports[-1].average_elbo > reports[0].average_elbo + 0.05
+    assert not any("unbiased trajectories say" in warning for warning in reports[-1].warnings)
+    assert reports[-1].refused == 0
+
+
+def test_monitor_warns_of_an_elbo_that_lies():
+    """The recursion's ELBO, raised by 5 nats per observation, is caught at the first look."""
+    p, q = model(), family()
+    ys = p.simulate(101, key=KEY)[1]
+    made, monitor = learner(p, rate=0.0), Monitor(window=100)
+    state, _ = made.init(q, ys[0], key=KEY)
+    watch = monitor.begin(state)
+    state, infos = made.scan(state, ys[1:])
+    assert monitor.look(made, watch, state, infos, ys[1:])[1].warnings == ()
+    lying = infos._replace(elbo=infos.elbo + 5.0)
+    (warning,) = monitor.look(made, watch, state, lying, ys[1:])[1].warnings
+    assert "cannot be trusted" in warning
+
+
+def test_the_model_is_learned_too():
+    """θ of a linear-Gaussian stream, started off by a third, comes within 0.1 of the truth; what is not free stays."""
+    one = jnp.ones(1)
+    truth = LinearGaussian(0 * one, one, 0.9 * one, one, 0.5 * one, 0.5 * one)
+    start = LinearGaussian(0 * one, one, 0.6 * one, one, 0.8 * one, 0.5 * one)
+    ys = truth.simulate(6001, key=KEY)[1]
+    free = jax.tree.map(lambda _: False, start)
+    free = eqx.tree_at(lambda p: (p.A, p.transition_scale), free, (True, True))
+    estimator = RecursiveScore(10, MomentCorrected(Quadratic(True)), objective=Renewal(0.9), learn_model=True)
+    made = OnlineLearner(start, estimator, optax.adam(1e-2), optax.adam(3e-3), free=free, averaging=Averaging(1000))
+    state, _ = made.init(Kalman.from_model(start), ys[0], key=KEY)
+    state, _ = made.scan(state, ys[1:])
+    found = made.current_model(state)
+    assert abs(float(found.A[0]) - 0.9) < 0.1
+    assert abs(float(found.transition_scale[0]) - 0.5) < 0.1
+    np.testing.assert_array_equal(found.emission_scale, start.emission_scale)
+
+
+def test_constraints_are_bijections():
+    p = StochasticVolatility(jnp.zeros(2), jnp.array([0.9, -0.5]), jnp.array([0.1, 2.0]))
+    parameters = ModelParameters(p)
+    raw = parameters.unconstrained()
+    back = parameters.model(raw)
+    for a, b in zip(jax.tree.leaves(p), jax.tree.leaves(back), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    far = parameters.model(jax.tree.map(lambda leaf: leaf + 3.0, raw))
+    assert (jnp.abs(far.phi) < 1).all() and (far.sigma > 0).all()
+    full = LinearGaussian(jnp.zeros(2), jnp.ones(2), jnp.ones(2), jnp.eye(2), jnp.eye(2) + 0.3, jnp.ones(2))
+    again = ModelParameters(full).model(ModelParameters(full).unconstrained())
+    np.testing.assert_allclose(again.transition_scale, full.transition_scale, rtol=1e-6)
+
+
+def test_per_step_scheme_filters():
+    """The non-amortised scheme on a linear-Gaussian stream: its filter mean is near Kalman's."""
+    from backstream.estimators import Frozen
+    from backstream.posterior import filter
+
+    p, ys = model(), observations()
+    estimator = RecursiveScore(50, sensitivity=Frozen())
+    made = PerStepLearner(p, estimator, optax.adam(3e-2), num_updates=200)
+    state, first = made.init(PerStep.create(2, 2, width=8, key=KEY), ys[0], key=KEY)
+    state, infos = made.scan(state, ys[1:8])
+    means = np.concatenate([np.asarray(first.mean)[None], infos.mean])
+    expected = np.asarray(filter(Kalman.from_model(p), ys[:8]).mean)
+    spread = np.sqrt(np.asarray(p.dense().Q[0, 0]))
+    assert np.abs(means - expected).mean() < 0.25 * spread
+    assert np.isnan(first.previous_mean).all() and np.isfinite(infos.previous_mean).all()
