@@ -35,6 +35,7 @@ def learn(estimator, p, q, ys):
     return rebuild(lam), printed[-50:].mean()
 
 
+@pytest.mark.slow
 def test_it_leaves_the_optimum_for_the_largest_bias():
     """Both start at λ = θ, where the ELBO is log p(y) and cannot rise.
 

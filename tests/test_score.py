@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import oracle
@@ -19,12 +20,13 @@ from backstream.estimators import (
     RecursiveScore,
     Renewal,
     SameSample,
+    Scan,
     SelfNormalised,
     Truncated,
 )
 from backstream.estimators.weights import AbstractWeights, SampledPairs
 from backstream.families import Kalman
-from backstream.models import LinearGaussian
+from backstream.models import LinearGaussian, StateSpaceModel
 
 D, DY, T, N = 2, 2, 5, 6
 
@@ -190,3 +192,29 @@ def test_refuses_what_makes_no_sense():
         Renewal(1.5)
     with pytest.raises(TypeError, match="Frozen does not fit Kalman"):
         RecursiveScore(4, sensitivity=Frozen()).init(model(), family(), observations()[0], key=jax.random.key(0))
+
+
+def test_bad_input_is_named():
+    """At the first call: sizes that do not fit, infinities, a model whose methods return the wrong event shape."""
+    p, q, ys, key = model(), family(), np.array(observations()), jax.random.key(0)
+    estimator = RecursiveScore(4)
+    with pytest.raises(ValueError, match=r"2 columns in this model, but its shape is \(3,\)"):
+        estimator.init(p, q, jnp.zeros(3), key=key)
+    with pytest.raises(ValueError, match="model has 3 states, the family Kalman has 2"):
+        estimator.init(LinearGaussian.random(3, 2, key=key), q, ys[0], key=key)
+    ys[3, 1] = np.inf
+    with pytest.raises(ValueError, match="row 3, column 1 is infinite"):
+        Scan(estimator)(p, q, ys, key=key)
+
+    class Forgetful(StateSpaceModel):
+        def prior(self, u=None):
+            return dist.Normal(jnp.zeros(2), 1.0)
+
+        def transition(self, x, u=None):
+            return dist.Normal(x, 1.0).to_event(1)
+
+        def emission(self, x, u=None):
+            return dist.Normal(x, 1.0).to_event(1)
+
+    with pytest.raises(ValueError, match=r"prior returns 2 separate distributions .* add \.to_event\(1\)"):
+        estimator.init(Forgetful(), q, jnp.zeros(2), key=key)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from backstream.models.density import log_emission
 
-from .base import OfflineEstimator, differentiate
+from .base import OfflineEstimator, check_case, differentiate
 from .particles import backward_kernels, draw, log_backward, log_transition
 from .weights import SelfNormalised
 
@@ -29,6 +29,7 @@ class AutodiffThroughWeights(OfflineEstimator):
             raise ValueError(f"num_particles must be at least 1, not {self.num_particles}.")
 
     def __call__(self, p, q, ys, inputs=None, *, key):
+        check_case(p, q, ys, inputs)
         weights = SelfNormalised()
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 

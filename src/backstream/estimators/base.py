@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
+from backstream.models.density import check_model, check_observations
 
 Inputs = Any
 Carry = Any
@@ -85,6 +88,7 @@ class Scan(OfflineEstimator):
             carry, estimate = self.online.step(p, q, carry[0], y, u, key=jax.random.fold_in(key, t))
             return (carry, estimate.total), None
 
+        check_case(p, q, ys, inputs)
         first = jax.tree.map(lambda leaf: leaf[0], inputs)
         rest = jax.tree.map(lambda leaf: leaf[1:], inputs)
         carry, estimate = self.online.init(p, q, ys[0], first, key=jax.random.fold_in(key, 0))
@@ -127,3 +131,23 @@ def differentiate(
     if has_aux:
         return Estimate(result[0], gradient, model_gradient), result[1]
     return Estimate(result, gradient, model_gradient)
+
+
+def check_case(p: StateSpaceModel, q: BackwardFamily, ys: Array | np.ndarray, inputs: Inputs = None) -> None:
+    """Raises ValueError where model, family and observations ([dy], or [T, dy] with inputs alike) do not fit together.
+
+    Sizes are checked always, values (infinities, missing coordinates) where they are known: not while JAX is tracing.
+    """
+    rows = ys[None] if ys.ndim == 1 else ys
+    u = inputs if ys.ndim == 1 else jax.tree.map(lambda leaf: leaf[0], inputs)
+    shape = check_model(p, u)
+    for name, of_model, of_family in (
+        ("states", shape.state_dim, q.state_dim),
+        ("columns of y", shape.obs_dim, q.obs_dim),
+    ):
+        if of_model != of_family:
+            raise ValueError(f"The model has {of_model} {name}, the family {type(q).__name__} has {of_family}.")
+    if rows.ndim != 2 or rows.shape[1] != shape.obs_dim:
+        raise ValueError(f"An observation has {shape.obs_dim} columns in this model, but its shape is {ys.shape}.")
+    if not isinstance(rows, Tracer):
+        check_observations(shape, np.asarray(rows))

@@ -22,7 +22,7 @@ from backstream.gaussian import LOG_2PI, inverse_root
 from backstream.models.base import Inputs
 from backstream.models.linear_gaussian import LinearGaussian
 
-from .base import OfflineEstimator, differentiate
+from .base import OfflineEstimator, check_case, differentiate
 
 
 class Exact(OfflineEstimator):
@@ -37,6 +37,7 @@ class Exact(OfflineEstimator):
     learn_model: bool = eqx.field(static=True, default=False)
 
     def __call__(self, p, q, ys, inputs=None, *, key=None):
+        check_case(p, q, ys, inputs)
         if not isinstance(p, LinearGaussian):
             raise TypeError(f"Exact needs a LinearGaussian model, not {type(p).__name__}.")
         if not q.affine:

@@ -20,7 +20,7 @@ from backstream.gaussian import Frame
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission
 
-from .base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .regressors import AbstractRegressor, KernelRidge
 from .sensitivity import AbstractSensitivity, Forward, Pull
 from .sums import CompensatedSum
@@ -80,6 +80,7 @@ class Regression(OnlineEstimator):
             raise TypeError(f"{type(q).__name__} needs sensitivity={wanted}, not {type(self.sensitivity).__name__}().")
 
     def init(self, p, q, y, u=None, *, key):
+        check_case(p, q, y, u)
         self._check_family(q)
         key_draw, key_H, key_G = jax.random.split(key, 3)
         (lam, _), (theta, _) = flatten(q), flatten(p)

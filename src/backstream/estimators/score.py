@@ -32,7 +32,7 @@ from jaxtyping import Array, Float
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
 
-from .base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .baselines import AbstractBaseline, LeaveOneOut
 from .functionals import AdditiveFunctional, vmap_rows
 from .objectives import AbstractObjective, Increment
@@ -85,6 +85,7 @@ class RecursiveScore(OnlineEstimator):
             )
 
     def init(self, p, q, y, u=None, *, key):
+        check_case(p, q, y, u)
         self._check_family(q)
         particles = draw(q, q.init(y, u), self.num_particles, key=key)
         sensitivity, pull = self.sensitivity.init(q, y, u)

@@ -24,7 +24,7 @@ from backstream.gaussian import Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission
 
-from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, differentiate
+from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, check_case, differentiate
 from .sums import CompensatedSum
 
 
@@ -55,6 +55,7 @@ class BackwardTrajectories(OfflineEstimator):
         _check_num_trajectories(self.num_trajectories)
 
     def __call__(self, p, q, ys, inputs=None, *, key):
+        check_case(p, q, ys, inputs)
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 
         def elbo(p, q):

@@ -173,7 +173,7 @@ class OnlineLearner(eqx.Module):
         info = Info(
             state.t,
             increment.elbo,
-            optax.global_norm(increment.gradient),
+            optax.tree.norm(increment.gradient),
             estimate.ess,
             estimate.acceptance,
             ~finite,
