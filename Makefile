@@ -29,8 +29,8 @@ lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED)  ## compare speed, memory and accuracy with other libraries
-	$(BIN)/backstream bench
+bench: $(INSTALLED)  ## time one streamed observation, as a multiple of the limit
+	$(BIN)/python benchmarks/step.py
 
 lock: $(INSTALLED)  ## recompile requirements.lock from pyproject.toml
 	$(BIN)/uv --no-config pip compile pyproject.toml --group dev --universal --python-version 3.11 \

@@ -14,10 +14,13 @@ from backstream.estimators import (
     FixedLag,
     Forward,
     Frozen,
+    KernelRidge,
     LeaveOneOut,
     MomentCorrected,
+    Network,
     NoBaseline,
     RecursiveScore,
+    Regression,
     Renewal,
     SameSample,
     SelfNormalised,
@@ -65,6 +68,8 @@ EXTRAS = [
     RecursiveScore(3, MomentCorrected(), objective=Renewal(0.5), learn_model=True, functional=moments()),
     FixedLag(2, 2, WindowAverage(), learn_model=True),
     FixedLag(2, 2, WindowIncrement()),
+    Regression(4, KernelRidge(), learn_model=True),
+    Regression(4, Network(width=4, steps=3)),
 ]
 CASES = [("linear", "kalman", e) for e in ESTIMATORS]
 CASES += [
@@ -73,6 +78,7 @@ CASES += [
 CASES += [("chaotic", f, RecursiveScore(3, w)) for f in ("conjugate", "innovation", "recurrent") for w in WEIGHTS]
 CASES += [("chaotic", "innovation", e) for e in EXTRAS[1:]]
 CASES += [("chaotic", "per_step", RecursiveScore(3, w, Frozen())) for w in WEIGHTS]
+CASES += [("chaotic", "per_step", Regression(4, KernelRidge(), Frozen()))]
 # The rest is covered with the default sensitivity and baseline: vmap doubles what has to be compiled.
 UNDER_VMAP = [case for case in CASES if not isinstance(case[2], RecursiveScore)]
 UNDER_VMAP += [case for case in CASES if case[1] in ("innovation", "per_step")]

@@ -190,6 +190,8 @@ def test_refuses_what_makes_no_sense():
         Truncated(0)
     with pytest.raises(ValueError, match=r"gamma must lie between 0 and 1, not at 1\.5"):
         Renewal(1.5)
+    with pytest.raises(ValueError, match="4 particles cannot be regressed on 5 features without a ridge"):
+        MomentCorrected(ridge=0.0).marginal(jnp.zeros((4, D)))
     with pytest.raises(TypeError, match="Frozen does not fit Kalman"):
         RecursiveScore(4, sensitivity=Frozen()).init(model(), family(), observations()[0], key=jax.random.key(0))
 

@@ -7,6 +7,8 @@ from .corrected import MomentCorrected, Quadratic
 from .exact import Exact
 from .functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
 from .objectives import Increment, Renewal
+from .regression import Regression
+from .regressors import KernelRidge, Network
 from .score import RecursiveScore
 from .sensitivity import Forward, Frozen, Truncated
 from .trajectories import BackwardTrajectories, FixedLag, WindowAverage, WindowIncrement
@@ -25,14 +27,17 @@ __all__ = [
     "Forward",
     "Frozen",
     "Increment",
+    "KernelRidge",
     "LeaveOneOut",
     "MomentCorrected",
+    "Network",
     "NoBaseline",
     "OfflineEstimator",
     "OnlineEstimate",
     "OnlineEstimator",
     "Quadratic",
     "RecursiveScore",
+    "Regression",
     "Renewal",
     "SameSample",
     "Scan",

@@ -130,6 +130,8 @@ class MomentCorrected(AbstractWeights):
     def _correct(self, plain: AllPairs, z: Float[Array, "m d"]) -> CorrectedPairs:
         Phi = self.features.at(z)
         m, f = Phi.shape
+        if self.ridge == 0 and m < f:
+            raise ValueError(f"{m} particles cannot be regressed on {f} features without a ridge: give one, or more.")
         penalty = self.ridge * jnp.eye(f, dtype=z.dtype).at[0, 0].set(0.0)
         least_squares = invert(cholesky(Phi.T @ Phi / m + penalty)) @ Phi.T / m
         correction = (self.features.expected(plain.kernels) - plain.w @ Phi) @ least_squares

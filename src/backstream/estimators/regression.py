@@ -74,14 +74,9 @@ class Regression(OnlineEstimator):
         if self.num_samples < 2:
             raise ValueError(f"num_samples must be at least 2, not {self.num_samples}.")
 
-    def _check_family(self, q: BackwardFamily) -> None:
-        if q.amortised != self.sensitivity.remembers:
-            wanted = "Forward() or Truncated(depth)" if q.amortised else "Frozen()"
-            raise TypeError(f"{type(q).__name__} needs sensitivity={wanted}, not {type(self.sensitivity).__name__}().")
-
     def init(self, p, q, y, u=None, *, key):
         check_case(p, q, y, u)
-        self._check_family(q)
+        self.sensitivity.check_family(q)
         key_draw, key_H, key_G = jax.random.split(key, 3)
         (lam, _), (theta, _) = flatten(q), flatten(p)
         columns = lam.size * self.sensitivity.remembers + theta.size * self.learn_model
@@ -108,7 +103,7 @@ class Regression(OnlineEstimator):
         return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
 
     def step(self, p, q, carry, y, u=None, *, key):
-        self._check_family(q)
+        self.sensitivity.check_family(q)
         lam, _ = flatten(q)
         noise = jax.random.normal(key, (2, self.num_samples, q.state_dim), lam.dtype)
 

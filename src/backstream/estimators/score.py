@@ -29,7 +29,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
 
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
@@ -86,7 +85,7 @@ class RecursiveScore(OnlineEstimator):
 
     def init(self, p, q, y, u=None, *, key):
         check_case(p, q, y, u)
-        self._check_family(q)
+        self.sensitivity.check_family(q)
         particles = draw(q, q.init(y, u), self.num_particles, key=key)
         sensitivity, pull = self.sensitivity.init(q, y, u)
         (lam, _), (theta, rebuild), xi = flatten(q), flatten(p), particles.xi
@@ -116,7 +115,7 @@ class RecursiveScore(OnlineEstimator):
         return self._conclude(p, q, carry, marginal, pull, H, G, jnp.zeros_like(lam), S, F, y, ess=nan, acceptance=nan)
 
     def step(self, p, q, carry, y, u=None, *, key):
-        self._check_family(q)
+        self.sensitivity.check_family(q)
         key_draw, key_pairs = jax.random.split(key)
         previous, gamma = carry.particles, self.objective.discount
 
@@ -238,14 +237,6 @@ class RecursiveScore(OnlineEstimator):
             return jax.grad(averaged)(theta)
 
         return vmap_rows(row, pairs, xi_previous)(xi, pairs.coefficients())
-
-    def _check_family(self, q: BackwardFamily) -> None:
-        if q.amortised != self.sensitivity.remembers:
-            raise TypeError(
-                f"{type(self.sensitivity).__name__} does not fit {type(q).__name__}: a family whose parameters at t "
-                "are its own (PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, "
-                "go with Forward() or Truncated(depth)."
-            )
 
 
 def _eta_tilde(rebuild, previous, x):

@@ -51,6 +51,15 @@ class AbstractSensitivity(eqx.Module):
     remembers: eqx.AbstractClassVar[bool]
     """Whether anything before t depends on λ, i.e. whether G has to be carried."""
 
+    def check_family(self, q: BackwardFamily) -> None:
+        """Raises TypeError where the family's parameters are not of the kind that this sensitivity is for."""
+        if q.amortised != self.remembers:
+            raise TypeError(
+                f"{type(self).__name__} does not fit {type(q).__name__}: a family whose parameters at t are its own "
+                "(PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, go with "
+                "Forward() or Truncated(depth)."
+            )
+
     @abstractmethod
     def init(self, q: BackwardFamily, y: Array, u: Any) -> tuple[Any, Pull]:
         """At the first observation."""
