@@ -2,7 +2,7 @@
 
     python benchmarks/step.py
 
-Chaotic RNN, d = 10, N = 100, the default family. The limit is W @ G with one read and one write of G. Estimator and limit
+Chaotic RNN, d = 10, N = 100, the default family. The limit is W @ G with one read and one write of G. All of them
 take turns in one process on one core, and medians over the rounds are divided: the ratio is what to look at.
 """
 

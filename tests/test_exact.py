@@ -161,5 +161,6 @@ def test_what_has_no_closed_form_is_refused():
     recurrent = Recurrent.create(3, 2, width=4, key=jax.random.key(0))
     with pytest.raises(TypeError, match="those of Recurrent are not"):
         Exact()(p, recurrent, ys)
+    square = LinearGaussian.random(3, 3, key=jax.random.key(0))
     with pytest.raises(TypeError, match="not ChaoticRNN"):
-        Exact()(ChaoticRNN.random(3, key=jax.random.key(0)), Kalman.from_model(p), ys)
+        Exact()(ChaoticRNN.random(3, key=jax.random.key(0)), Kalman.from_model(square), data(square))

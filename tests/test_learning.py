@@ -172,7 +172,7 @@ def test_the_model_is_learned_too():
     free = jax.tree.map(lambda _: False, start)
     free = eqx.tree_at(lambda p: (p.A, p.transition_scale), free, (True, True))
     estimator = RecursiveScore(10, MomentCorrected(Quadratic(True)), objective=Renewal(0.9), learn_model=True)
-    made = OnlineLearner(start, estimator, optax.adam(1e-2), optax.adam(3e-3), free=free, averaging=Averaging(1000))
+    made = OnlineLearner(start, estimator, optax.adam(1e-2), optax.adam(3e-3), free=free, averaging=Averaging(1000.0))
     state, _ = made.init(Kalman.from_model(start), ys[0], key=KEY)
     state, _ = made.scan(state, ys[1:])
     found = made.current_model(state)

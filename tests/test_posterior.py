@@ -14,7 +14,7 @@ from scipy.stats import binom, norm
 import dense
 import quadrature
 from backstream import posterior
-from backstream.families import Innovation, Kalman, Recurrent
+from backstream.families import Innovation, Kalman, PerStep, Recurrent
 from backstream.models import ChaoticRNN, LinearGaussian
 
 T = 6
@@ -197,3 +197,5 @@ def test_what_is_wrong_is_said():
     ):
         with pytest.raises(ValueError, match=message):
             wrong()
+    with pytest.raises(TypeError, match="PerStep holds the parameters of one time only"):
+        posterior.filter(PerStep.create(2, 2, width=2, key=jax.random.key(0)), ys)

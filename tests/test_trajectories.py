@@ -31,7 +31,7 @@ from backstream.families.linear import LinearDynamics
 from backstream.gaussian import Gaussian
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
-T, REPLICATES = 6, 2000
+T, REPLICATES = 6, 1000
 
 
 def linear():
@@ -74,7 +74,7 @@ def assert_unbiased(samples, expected, rate=1e-4):
 def test_backward_trajectories_are_unbiased():
     p, q, ys = linear()
     ys = ys.at[2].set(jnp.nan).at[4, 0].set(jnp.nan)
-    estimator = BackwardTrajectories(1, learn_model=True)
+    estimator = BackwardTrajectories(30, learn_model=True)
     samples = replicates(lambda key: projected(estimator(p, q, ys, key=key)))
     assert_unbiased(samples, projected(exact(p, q, ys)))
 
@@ -131,7 +131,7 @@ def test_the_window_is_the_stream_and_then_has_the_filter_as_its_prior(objective
             expected.append(value - learned(exact(model, family, window[:-1])))
 
     def run(key):
-        estimates = stream(FixedLag(lag, 1, objective, learn_model=True), p, q, ys, key)
+        estimates = stream(FixedLag(lag, 30, objective, learn_model=True), p, q, ys, key)
         totals = [learned(at(estimates.total, t)) for t in starting]
         prior = estimates.increment.gradient.dynamics
         silent = jnp.concatenate([prior.mean0[lag:], prior.prior.log_scale[lag:]])

@@ -1,6 +1,18 @@
 """What a fitted q says: filtering and smoothing laws, trajectories of the hidden states, forecasts.
 
 Observations and inputs may be NumPy arrays. NaN is a missing value; an infinity is an error, with its row and column.
+
+>>> from backstream.families import Kalman
+>>> from backstream.models import LinearGaussian
+>>> p = LinearGaussian.random(2, 3, key=jax.random.key(0))
+>>> states, ys = p.simulate(50, key=jax.random.key(1))
+>>> q = Kalman.from_model(p)
+>>> lower, upper = smooth(q, ys).interval(0.9)
+>>> lower.shape
+(50, 2)
+>>> ahead = forecast(p, filter(q, ys), horizon=5, key=jax.random.key(2))
+>>> ahead.observations.mean().shape
+(5, 3)
 """
 
 from typing import Any, NamedTuple
@@ -238,6 +250,8 @@ def _check_inputs(inputs: Inputs, length: int) -> None:
 
 def _checked_data(q: BackwardFamily, ys: Any, inputs: Inputs) -> tuple[Array, Inputs]:
     """The observations in the precision of λ, once nothing is wrong with them."""
+    if not q.amortised:
+        raise TypeError(f"{type(q).__name__} holds the parameters of one time only, and cannot read a sequence.")
     if np.ndim(ys) != 2 or np.shape(ys)[1] != q.obs_dim or len(ys) == 0:
         raise ValueError(
             f"ys must have shape [T, {q.obs_dim}] with T at least 1, as {type(q).__name__} expects, not {np.shape(ys)}."

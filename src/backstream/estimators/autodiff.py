@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from backstream.models.density import log_emission
+from backstream.models.density import log_emission, log_prior
 
 from .base import OfflineEstimator, check_case, differentiate
 from .particles import backward_kernels, draw, log_backward, log_transition
@@ -51,7 +51,7 @@ class AutodiffThroughWeights(OfflineEstimator):
                 return (now, (pairs.coefficients() * (H[None] + f)).sum(1)), None
 
             start = sample(q.init(ys[0], first), 0)
-            H = jax.vmap(p.prior(first).log_prob)(start.xi) + log_g(start.xi, ys[0], first)
+            H = jax.vmap(lambda x: log_prior(p, x, first))(start.xi) + log_g(start.xi, ys[0], first)
             (last, H), _ = jax.lax.scan(advance, (start, H), (jnp.arange(1, len(ys)), ys[1:], later))
             return (H - last.log_q()).mean()
 

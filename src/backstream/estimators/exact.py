@@ -31,7 +31,13 @@ class Exact(OfflineEstimator):
     For p a `LinearGaussian` and q a family with affine kernels (`Kalman`, `Conjugate`, `Innovation`). `learn_model`
     adds the gradient with respect to θ. `key` is not used.
 
-    Missing observations are integrated out, single coordinates too, whatever the covariance of the emission.
+    Missing observations are integrated out.
+
+    >>> p = LinearGaussian.random(2, 3, key=jax.random.key(0))
+    >>> _, ys = p.simulate(10, key=jax.random.key(1))
+    >>> estimate = eqx.filter_jit(Exact())(p, Kalman.from_model(p), ys)
+    >>> estimate.gradient.B.shape
+    (3, 2)
     """
 
     learn_model: bool = eqx.field(static=True, default=False)

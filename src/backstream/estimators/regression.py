@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from backstream.families.base import BackwardFamily
 from backstream.gaussian import Frame
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.density import log_emission
+from backstream.models.density import log_emission, log_prior, log_transition
 
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .regressors import AbstractRegressor, KernelRidge
@@ -63,6 +63,10 @@ class Regression(OnlineEstimator):
     `regressor` is `KernelRidge()` or `Network()`. `sensitivity` says how the states depend on λ; with `Frozen()`, for
     families whose parameters at t are their own (`PerStep`), no G is carried and the gradient is taken along the
     reparameterised pairs, through Ĥ_{t-1}, as Campbell et al. do. `learn_model` adds the gradient with respect to θ.
+
+        estimator = Regression(500, KernelRidge(bandwidth=2.0, ridge=1e-2))
+        carry, estimate = estimator.init(p, q, ys[0], key=key)
+        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
     """
 
     num_samples: int = eqx.field(static=True)
@@ -179,8 +183,8 @@ class Regression(OnlineEstimator):
 
 def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: Inputs) -> Float[Array, ""]:
     """log ℓ_t(x_prev, x, y), where x_prev is None at the first observation."""
-    law = p.prior(u) if x_prev is None else p.transition(x_prev, u)
-    return jnp.asarray(law.log_prob(x)) + log_emission(p, x, y, u)
+    arrival = log_prior(p, x, u) if x_prev is None else log_transition(p, x_prev, x, u)
+    return arrival + log_emission(p, x, y, u)
 
 
 def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"], pull: Pull) -> Array:

@@ -22,7 +22,7 @@ from backstream.families.backward import Chain, backward_chain, filter_states, s
 from backstream.families.base import BackwardFamily, State
 from backstream.gaussian import Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.density import log_emission
+from backstream.models.density import log_emission, log_prior, log_transition
 
 from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, check_case, differentiate
 from .sums import CompensatedSum
@@ -38,7 +38,7 @@ def _emissions(p: StateSpaceModel, xs: Float[Array, "t d"], ys: Array, us: Input
 
 
 def _transitions(p: StateSpaceModel, xs: Float[Array, "t d"], us: Inputs) -> Float[Array, " t-1"]:
-    return jax.vmap(lambda x_prev, x, u: jnp.asarray(p.transition(x_prev, u).log_prob(x)))(xs[:-1], xs[1:], us)
+    return jax.vmap(lambda x_prev, x, u: log_transition(p, x_prev, x, u))(xs[:-1], xs[1:], us)
 
 
 class BackwardTrajectories(OfflineEstimator):
@@ -46,6 +46,8 @@ class BackwardTrajectories(OfflineEstimator):
 
     The paper's "backward MC". Time and memory are linear in the length of the sequence. `learn_model` adds the
     gradient with respect to θ.
+
+        estimate = BackwardTrajectories(10)(p, q, ys, key=key)
     """
 
     num_trajectories: int = eqx.field(static=True)
@@ -65,7 +67,7 @@ class BackwardTrajectories(OfflineEstimator):
             def one(z):
                 xs, log_q = sample_chain(q, chain, z)
                 log_p = _emissions(p, xs, ys, inputs).sum() + _transitions(p, xs, later).sum()
-                return p.prior(first).log_prob(xs[0]) + log_p - log_q.sum()
+                return log_prior(p, xs[0], first) + log_p - log_q.sum()
 
             return jax.vmap(one)(jax.random.normal(key, shape, chain.marginals.eta1.dtype)).mean()
 
@@ -96,7 +98,7 @@ class Window(NamedTuple):
             moves = _transitions(p, xs, self.us) - log_q[:-1]
             if self.anchor is not None:
                 return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
-            priors = jax.vmap(lambda x, u: p.prior(u).log_prob(x))(xs[1:], self.us)
+            priors = jax.vmap(lambda x, u: log_prior(p, x, u))(xs[1:], self.us)
             first, seen, moved = self.times == 0, self.times >= 0, self.times >= 1
             parts = jnp.where(first, priors, 0) + jnp.where(seen, emissions, 0) + jnp.where(moved, moves, 0)
             return parts.sum() - log_q[-1]
@@ -195,6 +197,11 @@ class FixedLag(OnlineEstimator):
 
     `objective` is `WindowAverage()` or `WindowIncrement()`; `learn_model` adds the gradient with respect to θ. Whatever
     takes more than `lag` steps to show is not learned.
+
+        estimator = FixedLag(lag=8, num_trajectories=4)
+        carry, estimate = estimator.init(p, q, ys[0], key=key)
+        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        estimate.increment.gradient
     """
 
     lag: int = eqx.field(static=True)

@@ -30,7 +30,7 @@ class Fit(NamedTuple):
 def fit(
     p: StateSpaceModel,
     q: BackwardFamily,
-    ys: Array,
+    ys: Array | np.ndarray,
     inputs: Any = None,
     *,
     estimator: OfflineEstimator,
@@ -66,7 +66,7 @@ def _fit(p, q, ys, inputs, estimator, optimiser, num_epochs, key):
 def fit_within_epochs(
     learner: OnlineLearner,
     q: BackwardFamily,
-    ys: Array,
+    ys: Array | np.ndarray,
     inputs: Any = None,
     *,
     num_epochs: int,

@@ -93,18 +93,18 @@ class OnlineLearner(eqx.Module):
                 f"here model_optimiser is {'given' if self.model_optimiser else 'None'} and learn_model is {learns}."
             )
 
-    def init(self, q: BackwardFamily, y: Array, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
+    def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
         """Reads the first observation."""
         check_observations(self._shape(u), np.asarray(y)[None])
         return _first(self, q, _like(q, y), u, key)
 
-    def step(self, state: LearnerState, y: Array, u: Any = None) -> tuple[LearnerState, Info]:
+    def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
         inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], u)
         state, infos = self.scan(state, jnp.asarray(y)[None], inputs)
         return state, jax.tree.map(lambda leaf: leaf[0], infos)
 
-    def scan(self, state: LearnerState, ys: Array, inputs: Any = None) -> tuple[LearnerState, Info]:
+    def scan(self, state: LearnerState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[LearnerState, Info]:
         """Reads many, in blocks. The state given is used up. However the stream is cut, the bits are the same."""
         first = jax.tree.map(lambda leaf: leaf[0], inputs)
         check_observations(self._shape(first), np.asarray(ys), first_row=int(state.t))
@@ -248,7 +248,7 @@ def _all_finite(tree: PyTree) -> Array:
     return jnp.stack(leaves).all()
 
 
-def _like(q: BackwardFamily, y: Array) -> np.ndarray:
+def _like(q: BackwardFamily, y: Array | np.ndarray) -> np.ndarray:
     """Observations in the precision of λ."""
     return np.asarray(y, jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype)
 

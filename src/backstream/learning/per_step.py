@@ -49,16 +49,16 @@ class PerStepLearner(eqx.Module):
         if self.num_updates < 1:
             raise ValueError(f"num_updates must be at least 1, not {self.num_updates}.")
 
-    def init(self, q: PerStep, y: Array, u: Any = None, *, key: Array) -> tuple[PerStepState, PerStepInfo]:
+    def init(self, q: PerStep, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[PerStepState, PerStepInfo]:
         """The first observation; q_0 starts from the prior's mean and standard deviation."""
         check_observations(self.model, np.asarray(y)[None], u=u)
         return _first(self, q, jnp.asarray(y), u, key)
 
-    def step(self, state: PerStepState, y: Array, u: Any = None) -> tuple[PerStepState, PerStepInfo]:
+    def step(self, state: PerStepState, y: Array | np.ndarray, u: Any = None) -> tuple[PerStepState, PerStepInfo]:
         """Each later one."""
         return _step(self, state, jnp.asarray(y), u)
 
-    def scan(self, state: PerStepState, ys: Array, inputs: Any = None) -> tuple[PerStepState, PerStepInfo]:
+    def scan(self, state: PerStepState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[PerStepState, PerStepInfo]:
         """Many, in one compiled call."""
         check_observations(self.model, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
         return _scan(self, state, jnp.asarray(ys), inputs)

@@ -147,6 +147,13 @@ def log_emission(
     return jnp.where(missing.any(), unknown, jnp.asarray(emission.log_prob(point), x.dtype))
 
 
+def log_transition(
+    p: StateSpaceModel, x_prev: Float[Array, " d"], x: Float[Array, " d"], u: Inputs = None
+) -> Float[Array, ""]:
+    """log m(x_prev, x)."""
+    return jnp.asarray(p.transition(x_prev, u).log_prob(x), x.dtype)
+
+
 def log_transitions(
     p: StateSpaceModel, x_prev: Float[Array, "k d"], x: Float[Array, "n d"], u: Inputs = None
 ) -> Float[Array, "n k"]:
@@ -172,6 +179,6 @@ def log_transitions_at(
     """log m(x_prev_ik, x_i): each x_i with its own m origins."""
 
     def at(origin, target):
-        return jnp.asarray(p.transition(origin, u).log_prob(target), x.dtype)
+        return log_transition(p, origin, target, u)
 
     return jax.vmap(jax.vmap(at, in_axes=(0, None)))(x_prev, x)
