@@ -10,7 +10,10 @@ import pytest
 
 from backstream.estimators import (
     AcceptReject,
+    AutodiffThroughWeights,
     BackwardSampling,
+    BackwardTrajectories,
+    Exact,
     FixedLag,
     Forward,
     Frozen,
@@ -23,6 +26,7 @@ from backstream.estimators import (
     Regression,
     Renewal,
     SameSample,
+    Scan,
     SelfNormalised,
     Truncated,
     WindowAverage,
@@ -140,3 +144,26 @@ def test_conforms(case):
     _, alone = step(carry, ys[1], keys[1])
     for a, b in zip(jax.tree.leaves(batch.total), jax.tree.leaves(alone.total), strict=True):
         np.testing.assert_allclose(a[1], b, rtol=tolerance, atol=tolerance)
+
+
+OFFLINE = [Exact(), BackwardTrajectories(2), AutodiffThroughWeights(3), Scan(RecursiveScore(3))]
+
+
+@pytest.mark.parametrize("estimator", OFFLINE, ids=lambda e: type(e).__name__)
+def test_offline_estimators_conform(estimator):
+    """float32 stays float32; finite with missing rows and coordinates; same seed same bits; vmap over keys works."""
+    p, q = models(jnp.float32)["linear"], families(jnp.float32)["kalman"]
+    ys = np.array(p.simulate(6, key=KEY)[1], np.float32)
+    ys[2] = np.nan
+    ys[4, 0] = np.nan
+    observed = jnp.asarray(ys)
+    run = jax.jit(lambda key: estimator(p, q, observed, key=key))
+    one, again = run(KEY), run(KEY)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(again), strict=True):
+        assert a.dtype == jnp.float32 and jnp.isfinite(a).all()
+        np.testing.assert_array_equal(a, b)
+    assert jax.tree.structure(one.gradient) == jax.tree.structure(eqx.filter(q, eqx.is_inexact_array))
+    batch = jax.vmap(run)(jax.random.split(KEY, 2))
+    alone = run(jax.random.split(KEY, 2)[1])
+    for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(a[1], b, rtol=2e-3, atol=2e-3)

@@ -12,10 +12,10 @@ from scipy import stats
 
 from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent, TanhCell
 from backstream.families.backward import filter_states
-from backstream.families.covariance import PositiveDefinite, cholesky, inverse
+from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import LinearDynamics
 from backstream.families.linearise import linearise
-from backstream.gaussian import Gaussian
+from backstream.gaussian import Gaussian, cholesky, inverse
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility
 
 KEY = jax.random.key(0)

@@ -320,7 +320,7 @@ def test_corrected_rows_have_the_exact_moments_unless_capped():
     assert alpha == 1.0
     np.testing.assert_allclose(free @ Phi, E, atol=1e-10)
     row = free - w
-    kappa = 0.25 * row @ row
+    kappa = 0.25 * free @ free
     capped, alpha = oracle.correct_row(w, Phi, E, oracle.Moments(0.0, kappa, True))
     assert alpha == pytest.approx(0.25)
     np.testing.assert_allclose(capped, w + 0.25 * row, atol=1e-12)

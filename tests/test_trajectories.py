@@ -251,3 +251,13 @@ def test_bad_numbers_are_refused():
         FixedLag(4, 0)
     with pytest.raises(ValueError, match="num_trajectories must be at least 1, not -1"):
         BackwardTrajectories(-1)
+
+
+def test_a_family_of_one_time_is_refused():
+    """One λ for all times would run, and mean nothing."""
+    from backstream.families import PerStep
+
+    p, _, ys = linear()
+    q = PerStep.create(p.mean0.size, ys.shape[1], 4, key=jax.random.key(0))
+    with pytest.raises(TypeError, match="PerStep holds the parameters of one time only"):
+        FixedLag(2, 2).init(p, q, ys[0], key=jax.random.key(0))

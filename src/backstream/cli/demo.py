@@ -47,7 +47,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=observations, speed="…", elbo="…", ess="…")
+        task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", ess="…")
         for start in range(1, observations, monitor.window):
             block = ys[start : start + monitor.window]
             state, infos = learner.scan(state, block)

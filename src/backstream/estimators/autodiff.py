@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from backstream.models.density import log_emission, log_prior
 
-from .base import OfflineEstimator, check_case, differentiate
+from .base import OfflineEstimator, check_case, differentiate, require_amortised
 from .particles import backward_kernels, draw, log_backward, log_transition
 from .weights import SelfNormalised
 
@@ -30,6 +30,7 @@ class AutodiffThroughWeights(OfflineEstimator):
 
     def __call__(self, p, q, ys, inputs=None, *, key):
         check_case(p, q, ys, inputs)
+        require_amortised(q)
         weights = SelfNormalised()
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 

@@ -68,6 +68,12 @@ class OnlineEstimator(eqx.Module):
         """Each later one."""
 
 
+def require_amortised(q: BackwardFamily) -> None:
+    """Raises TypeError for a family that has the parameters of one time only: no sequence can be run through it."""
+    if not q.amortised:
+        raise TypeError(f"{type(q).__name__} holds the parameters of one time only: use RecursiveScore with Frozen().")
+
+
 class OfflineEstimator(eqx.Module):
     """Reads a whole sequence."""
 

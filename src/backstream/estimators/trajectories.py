@@ -24,7 +24,15 @@ from backstream.gaussian import Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 
-from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, check_case, differentiate
+from .base import (
+    Estimate,
+    OfflineEstimator,
+    OnlineEstimate,
+    OnlineEstimator,
+    check_case,
+    differentiate,
+    require_amortised,
+)
 from .sums import CompensatedSum
 
 
@@ -58,6 +66,7 @@ class BackwardTrajectories(OfflineEstimator):
 
     def __call__(self, p, q, ys, inputs=None, *, key):
         check_case(p, q, ys, inputs)
+        require_amortised(q)
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 
         def elbo(p, q):
