@@ -22,14 +22,14 @@ def _root() -> None:
 def demo(
     out: Annotated[Path, typer.Option(help="Where to put the picture.")] = Path("demo.png"),
     dim: Annotated[int, typer.Option(min=1, help="The number of hidden states.")] = 5,
-    observations: Annotated[int, typer.Option(min=1000, help="How many observations to read.")] = 12_000,
+    observations: Annotated[int, typer.Option(min=1000, help="How many observations to read.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Makes the model, the data and the draws.")] = 0,
 ) -> None:
     """Stream a chaotic recurrent network with heavy-tailed noise, and learn online what is behind it.
 
     Ends with a table that says how close the result is to the best possible, and a picture.
 
-    Example: backstream demo --dim 5 --observations 12000 --out demo.png
+    Example: backstream demo --dim 5 --observations 20000 --out demo.png
     """
     from .demo import run
 

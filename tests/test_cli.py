@@ -1,0 +1,21 @@
+"""The command line: its help is quick, and teaches."""
+
+import subprocess
+import sys
+
+
+def test_help_does_not_wait_for_jax():
+    code = "import sys, backstream.cli; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_help_has_an_example():
+    command = [sys.executable, "-c", "from backstream.cli import main; main()", "demo", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Example: backstream demo" in " ".join(shown.split())
+
+
+def test_a_bad_value_is_a_usage_error():
+    command = [sys.executable, "-c", "from backstream.cli import main; main()", "demo", "--observations", "3"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "1000" in ended.stderr and "Traceback" not in ended.stderr
