@@ -21,7 +21,7 @@ demo: $(INSTALLED)  ## learn online from a simulated stream; ends with a table a
 	$(BIN)/backstream demo
 
 test: $(INSTALLED)  ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check .
