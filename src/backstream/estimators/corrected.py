@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from backstream.gaussian import cholesky, invert, pack, unpack
 
-from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised
+from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred_product
 
 
 class Quadratic(eqx.Module):
@@ -85,6 +85,9 @@ class CorrectedPairs(AbstractPairs):
 
     def average(self, values):
         return jnp.tensordot(self.w, values, 1)
+
+    def centred_average(self, values, row):
+        return centred_product(self.w, values, row)
 
     def coefficients(self):
         return self.w

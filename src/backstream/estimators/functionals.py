@@ -135,5 +135,5 @@ class AdditiveSmoother(eqx.Module):
 
     def _conclude(self, particles, running, F, y):
         mean = self.weights.marginal(particles.z).average(F)[0]
-        running, total, _ = running.advance(F, mean, mean)
+        running, total, _ = running.advance(F - mean, mean, mean)
         return SmootherCarry(particles, running), self.functional.restore(total, particles.xi, y)

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from backstream.models.density import log_emission, log_prior, log_transitions
@@ -36,7 +35,8 @@ from .baselines import AbstractBaseline, LeaveOneOut
 from .functionals import AdditiveFunctional, vmap_rows
 from .objectives import AbstractObjective, Increment
 from .particles import Particles, backward_kernels, draw, log_backward, log_transition
-from .sensitivity import AbstractSensitivity, Forward, depends
+from .pullback import Cotangents, pull_back
+from .sensitivity import AbstractSensitivity, Forward
 from .sums import Running
 from .weights import AbstractWeights, SelfNormalised
 
@@ -135,14 +135,17 @@ class RecursiveScore(OnlineEstimator):
         # H_t^i, and S_i = Σ_j C_ij T(ξ_{t-1}^j) pulled back through λ ↦ η_{t-1} + η̃_t(ξ^i)
         H, eta_cotangents = pairs.value_and_score(r, self.baseline)
         marginal = self.weights.marginal(particles.z)
+        row = marginal.coefficients()[0]
+        score = self._pull_backward(q, previous, particles.state, xi, eta_cotangents)
         G = S = F = None
         if carry.G is not None:
-            score = self._pull_backward(q, previous, particles.state, xi, eta_cotangents, pull)
-            G = gamma * pairs.average(carry.G.at_samples) + score
-            G_bar = marginal.average(G)[0]
+            # G_t^i less its mean, and the mean, each formed once: what is centred are the small factors
+            past, past_mean = pairs.centred_average(carry.G.at_samples, row)
+            G = score.centred(row).add_to(gamma * past, pull)
+            G_bar = score.mean(row).add_to(gamma * past_mean, pull)
+            G = G if self.baseline.zero_sum else G + G_bar
         else:  # nothing is carried: of G only its mean is needed, and one pullback gives it
-            mean_cotangents = marginal.coefficients()[0][:, None] * eta_cotangents
-            G_bar = self._pull_backward_mean(q, previous, particles.state, xi, mean_cotangents, pull)
+            G_bar = score.mean(row).add_to(jnp.zeros_like(flatten(q)[0]), pull)
         if carry.S is not None:
             S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
         if self.functional is not None:
@@ -155,11 +158,11 @@ class RecursiveScore(OnlineEstimator):
         particles, gamma, direction = carry.particles, self.objective.discount, self.objective.direction
         r = H - particles.log_q()  # with the entropy term, which the printed algorithm lacks
         elbo, eta_cotangent = marginal.value_and_score(r[None], self.baseline)
-        outer = self._pull_marginal(q, particles, eta_cotangent[0], pull)
-        H_bar = marginal.average(H)[0]
+        outer = self._pull_marginal(q, particles, eta_cotangent[0]).add_to(jnp.zeros_like(G_bar), pull)
         shift = 1.0 if self.baseline.zero_sum else 0.0  # without a baseline nothing may be taken out
+        H_shift = shift * marginal.average(H)[0]
 
-        running_H, L, L_change = carry.H.advance(H, elbo[0], shift * H_bar, gamma)
+        running_H, L, L_change = carry.H.advance(H - H_shift, elbo[0], H_shift, gamma)
         running_G, running_S, running_F = carry.G, carry.S, carry.F
         gradient = gradient_change = G_bar + outer
         model_gradient = model_change = functional = None
@@ -167,10 +170,10 @@ class RecursiveScore(OnlineEstimator):
             running_G, gradient, gradient_change = running_G.advance(G, G_bar + outer, shift * G_bar, gamma)
         if running_S is not None:
             S_bar = marginal.average(S)[0]
-            running_S, model_gradient, model_change = running_S.advance(S, S_bar, S_bar, gamma)
+            running_S, model_gradient, model_change = running_S.advance(S - S_bar, S_bar, S_bar, gamma)
         if self.functional is not None:
             F_bar = marginal.average(F)[0]
-            running_F, functional, _ = running_F.advance(F, F_bar, F_bar)
+            running_F, functional, _ = running_F.advance(F - F_bar, F_bar, F_bar)
             functional = self.functional.restore(functional, particles.xi, y)
 
         def estimate(elbo, gradient, model_gradient):
@@ -185,45 +188,25 @@ class RecursiveScore(OnlineEstimator):
         carry = carry._replace(H=running_H, G=running_G, S=running_S, F=running_F)
         return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
 
-    def _pull_backward(self, q, previous, state, xi, cotangents, pull) -> Float[Array, "n p"]:
-        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}, to λ: one row for each i."""
-        lam, rebuild = flatten(q)
+    def _pull_backward(self, q, previous, state, xi, cotangents) -> Cotangents:
+        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i."""
+        through_potential = pull_back(
+            lambda q, a, x: q.potential(a, x).into(previous.frame).eta, q, state, cotangents, xi
+        )
+        through_marginal = pull_back(
+            lambda q, a, _: q.marginal(a).into(previous.frame).eta, q, previous.state, cotangents, xi
+        )
+        direct = [*through_potential.direct, *through_marginal.direct]
+        return Cotangents(direct, through_marginal.to_now, through_potential.to_now)
 
-        def eta(v, a):
-            return rebuild(v).marginal(a).into(previous.frame).eta
+    def _pull_marginal(self, q, particles, cotangent) -> Cotangents:
+        """A cotangent of η_t, in the frame of q_t."""
 
-        def one(x, cotangent):
-            through_potential, to_now = _pull_each(_eta_tilde(rebuild, previous, x), lam, state, cotangent)
-            through_marginal, to_previous = _pull_each(eta, lam, previous.state, cotangent)
-            return through_potential, through_marginal, to_previous, to_now
+        def eta(q, a, _):
+            return q.marginal(a).into(particles.frame).eta
 
-        through_potential, through_marginal, to_previous, to_now = jax.vmap(one)(xi, cotangents)
-        total = jnp.zeros((), lam.dtype)
-        for term in (through_potential, through_marginal):
-            total = total if term is None else total + term
-        return total if to_previous is None and to_now is None else total + pull(to_previous, to_now)
-
-    def _pull_backward_mean(self, q, previous, state, xi, cotangents, pull) -> Float[Array, " p"]:
-        """The same summed over i, for q_{t-1} that does not depend on λ."""
-        lam, rebuild = flatten(q)
-
-        def eta_tilde(v, a):
-            return jax.vmap(lambda x: _eta_tilde(rebuild, previous, x)(v, a))(xi)
-
-        direct, to_now = _pull_each(eta_tilde, lam, state, cotangents)
-        direct = jnp.zeros_like(lam) if direct is None else direct
-        return direct if to_now is None else direct + pull(None, to_now)
-
-    def _pull_marginal(self, q, particles, cotangent, pull) -> Float[Array, " p"]:
-        """A cotangent of η_t, in the frame of q_t, to λ."""
-        lam, rebuild = flatten(q)
-
-        def eta(v, a):
-            return rebuild(v).marginal(a).into(particles.frame).eta
-
-        direct, to_now = _pull_each(eta, lam, particles.state, cotangent)
-        direct = jnp.zeros_like(lam) if direct is None else direct
-        return direct if to_now is None else direct + pull(None, to_now)
+        one = jnp.ones(1, cotangent.dtype)
+        return pull_back(eta, q, particles.state, cotangent[None], particles.xi[:1]).mean(one)
 
     def _model_score(self, p, pairs, xi_previous, xi, y, u) -> Float[Array, "n t"]:
         """Ê_i[∇_θ log ℓ_t(X_{t-1}, ξ_t^i)] for each i."""
@@ -237,23 +220,3 @@ class RecursiveScore(OnlineEstimator):
             return jax.grad(averaged)(theta)
 
         return vmap_rows(row, pairs, xi_previous)(xi, pairs.coefficients())
-
-
-def _eta_tilde(rebuild, previous, x):
-    """(λ, a_t) ↦ η̃_t(x), in the frame of q_{t-1}."""
-    return lambda v, a: rebuild(v).potential(a, x).into(previous.frame).eta
-
-
-def _pull_each(function, lam, state, cotangent):
-    """A cotangent of function(λ, a) to (λ, flat a), each None if the function does not depend on it."""
-    a, restore = ravel_pytree(state)
-
-    def flat(v, a):
-        return function(v, restore(a))
-
-    to_lam = to_a = None
-    if depends(lambda v: flat(v, a), lam):
-        (to_lam,) = jax.vjp(lambda v: flat(v, a), lam)[1](cotangent)
-    if depends(lambda a: flat(lam, a), a):
-        (to_a,) = jax.vjp(lambda a: flat(lam, a), a)[1](cotangent)
-    return to_lam, to_a

@@ -30,17 +30,23 @@ def flatten_state(state: PyTree) -> Float[Array, " a"]:
     return ravel_pytree(state)[0]
 
 
-def depends(function: Callable[[Any], Any], argument: Any) -> bool:
-    """Whether the result of a traceable function can depend on its argument at all.
+def reads(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Which leaves of its arguments the result of a traceable function can depend on: a tree of booleans.
 
     XLA does not simplify products with zeros: what cannot depend on a_t should not be multiplied by ∂a_t/∂λ.
     """
-    jaxpr = jax.make_jaxpr(function)(argument).jaxpr
-    reached = set(jaxpr.invars)
+    leaves, tree = jax.tree.flatten(arguments)
+    jaxpr = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)))(*leaves).jaxpr
+    sources: dict[Any, frozenset[int]] = {variable: frozenset([k]) for k, variable in enumerate(jaxpr.invars)}
+
+    def reached(variables) -> frozenset[int]:
+        return frozenset().union(*(sources.get(v, frozenset()) for v in variables if not hasattr(v, "val")))
+
     for equation in jaxpr.eqns:
-        if any(v in reached for v in equation.invars if not hasattr(v, "val")):
-            reached.update(equation.outvars)
-    return any(v in reached for v in jaxpr.outvars if not hasattr(v, "val"))
+        through = reached(equation.invars)
+        sources.update((variable, through) for variable in equation.outvars)
+    used = reached(jaxpr.outvars)
+    return tree.unflatten([k in used for k in range(len(leaves))])
 
 
 def pull_each(vjp: Callable[[Any], Any], cotangents: Any, batched: bool) -> Any:
@@ -164,6 +170,14 @@ class Truncated(AbstractSensitivity):
 
         def pull(previous, now_):
             some = previous if now_ is None else now_
+            given = [c is not None for c in (previous, now_)]
+            # Many rows of cotangents go through the Jacobian, few are pulled back one by one.
+            if some.ndim > 1 and len(some) > sum(given) * some.shape[1]:
+                eye, zero = jnp.eye(some.shape[1], dtype=some.dtype), jnp.zeros((some.shape[1],) * 2, some.dtype)
+                total = jnp.zeros((), some.dtype)
+                if previous is not None:
+                    total = total + previous @ jax.vmap(vjp)((eye, zero))[0]
+                return total if now_ is None else total + now_ @ jax.vmap(vjp)((zero, eye))[0]
             cotangents = tuple(jnp.zeros_like(some) if c is None else c for c in (previous, now_))
             return pull_each(vjp, cotangents, some.ndim > 1)[0]
 

@@ -50,7 +50,8 @@ class Running(NamedTuple):
         shift: Float[Array, "*s"],
         discount: float = 1.0,
     ) -> tuple["Running", Float[Array, "*s"], Float[Array, "*s"]]:
-        """The statistic at the next time, its expectation, and the change of the expectation."""
+        """The statistic at the next time, from which `shift` has been taken out, its expectation, and the change of
+        the expectation."""
         total = self.sum.add(now, discount).total()
-        running = Running(at_samples - shift, self.sum.add(shift, discount), now - shift)
+        running = Running(at_samples, self.sum.add(shift, discount), now - shift)
         return running, total, now - self.rest

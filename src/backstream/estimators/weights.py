@@ -57,6 +57,12 @@ class AbstractPairs(eqx.Module):
         """Ê_i[values], for each row i."""
 
     @abstractmethod
+    def centred_average(
+        self, values: Float[Array, "m *s"], row: Float[Array, " n"]
+    ) -> tuple[Float[Array, "n *s"], Float[Array, "*s"]]:
+        """Ê_i[values] less its mean over the rows i, which have the weights `row`; and that mean."""
+
+    @abstractmethod
     def coefficients(self) -> Float[Array, "n k"]:
         """The weights of the pairs in such an average."""
 
@@ -75,6 +81,14 @@ class AbstractPairs(eqx.Module):
         """The acceptance rate of accept-reject sampling, NaN elsewhere."""
 
 
+def centred_product(
+    left: Float[Array, "n m"], right: Float[Array, "m *s"], row: Float[Array, " n"]
+) -> tuple[Float[Array, "n *s"], Float[Array, "*s"]]:
+    """The product less the mean of its rows, and that mean. The small factor is centred, not the large product."""
+    mean = row @ left
+    return jnp.tensordot(left - mean, right, 1), jnp.tensordot(mean, right, 1)
+
+
 class AllPairs(AbstractPairs):
     """Every sample for every row, self-normalised: eq. (backwardweights)."""
 
@@ -88,6 +102,9 @@ class AllPairs(AbstractPairs):
 
     def average(self, values):
         return jnp.tensordot(self.w, values, 1)
+
+    def centred_average(self, values, row):
+        return centred_product(self.w, values, row)
 
     def coefficients(self):
         return self.w
@@ -123,6 +140,11 @@ class SampledPairs(AbstractPairs):
         # A sum over draws of [N]-gathers reads N·M rows, and never holds N·M of them at once.
         draws = self.index.shape[1]
         return sum(values[self.index[:, k]] for k in range(draws)) / draws
+
+    def centred_average(self, values, row):
+        averages = self.average(values)
+        mean = jnp.tensordot(row, averages, 1)
+        return averages - mean, mean
 
     def coefficients(self):
         return jnp.full(self.index.shape, 1 / self.index.shape[1], self.log_potential.dtype)
