@@ -4,14 +4,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import optax
 import pytest
 
+from backstream import posterior
 from backstream.estimators import Exact, FixedLag, MomentCorrected, Quadratic, RecursiveScore, Renewal, Scan
 from backstream.families import Innovation, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, fit, fit_within_epochs
 from backstream.learning.parameters import ModelParameters
-from backstream.models import ChaoticRNN, LinearGaussian, StochasticVolatility
+from backstream.metrics import rmse
+from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel, StochasticVolatility
 from linear_gaussian import family, model, observations
 
 KEY = jax.random.key(0)
@@ -210,3 +213,42 @@ def test_per_step_scheme_filters():
     spread = np.sqrt(np.asarray(p.dense().Q[0, 0]))
     assert np.abs(means - expected).mean() < 0.25 * spread
     assert np.isnan(first.previous_mean).all() and np.isfinite(infos.previous_mean).all()
+
+
+class Wandering(StateSpaceModel):
+    """An Ornstein–Uhlenbeck process; u = (time since the last observation)."""
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        kept = jnp.exp(-0.1 * u[0])
+        return dist.Normal(kept * x, jnp.sqrt(1 - kept**2)).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, 0.5).to_event(1)
+
+
+def test_steps_of_unequal_length_are_learned_through_the_input():
+    """Observations after 0.1 to 30 units of time. With a clock the family starts at the exact filter, which is Kalman's
+    with the model's own A(u), Q(u), and learning keeps it there; blind to time it cannot come as close."""
+    p = Wandering()
+    inputs = np.exp(np.random.default_rng(0).uniform(np.log(0.1), np.log(30.0), (1001, 1)))
+    states, ys = p.simulate(1001, inputs, key=KEY)
+    errors = {}
+    for clock in (0, None):
+        q = Innovation.from_model(p, 4, inputs[0], clock=clock, key=KEY)
+        made = learner(p, FixedLag(2, 4), 1e-3)
+        state, _ = made.init(q, ys[0], inputs[0], key=KEY)
+        state, _ = made.scan(state, ys[1:], inputs[1:])
+        errors[clock] = rmse(posterior.filter(state.average, ys, inputs).mean, states)
+    mean, variance, exact = 0.0, 1.0, []
+    for t, (y, u) in enumerate(zip(np.asarray(ys)[:, 0], inputs[:, 0], strict=True)):
+        kept = np.exp(-0.1 * u)
+        mean, variance = (kept * mean, kept**2 * variance + 1 - kept**2) if t else (0.0, 1.0)
+        gain = variance / (variance + 0.25)
+        mean, variance = mean + gain * (y - mean), (1 - gain) * variance
+        exact.append([mean])
+    best = rmse(exact, states)
+    assert errors[0] < 1.02 * best
+    assert errors[None] > 1.05 * best

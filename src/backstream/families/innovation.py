@@ -39,6 +39,9 @@ class Innovation(BackwardFamily):
     reads arcsinh(y/r), which coordinates are there, and the predicted means and variances in units of the prior;
     its site is in state space, with a precision relative to the predicted one.
 
+    With `clock=k` the k-th input u[k] is the time since the last observation, and A and Q, both diagonal, are those
+    of one unit of time: over any other the state moves as the Ornstein–Uhlenbeck process that they belong to.
+
     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
     of missing rows, even where A expands.
 
@@ -55,6 +58,7 @@ class Innovation(BackwardFamily):
     log_obs_scale: Float[Array, " dy"]
     observation_matrix: Float[Array, "dy d"] | None = None
     offset: Float[Array, " dy"] | None = None
+    clock: int | None = eqx.field(static=True, default=None)
 
     @classmethod
     def create(
@@ -64,6 +68,7 @@ class Innovation(BackwardFamily):
         observation_matrix: ArrayLike | None = None,
         offset: ArrayLike | None = None,
         width: int = 64,
+        clock: int | None = None,
         *,
         key: Array,
     ) -> "Innovation":
@@ -92,25 +97,36 @@ class Innovation(BackwardFamily):
                 raise ValueError(f"offset must have shape ({dy},), not {offset.shape}.")
             sizes = 2 * dy, 2 * dy
         net = perceptron(*sizes, width, last_gain=0.1, key=key, dtype=dynamics.mean0.dtype)
-        return cls(dynamics, net, jnp.log(obs_scale), observation_matrix, offset)
+        if clock is not None:
+            dynamics.over(jnp.ones(()))  # refuses what has no continuous time
+        return cls(dynamics, net, jnp.log(obs_scale), observation_matrix, offset, clock)
 
     @classmethod
     def from_model(
-        cls, p: StateSpaceModel, width: int = 64, u: Inputs = None, full_transition: bool = True, *, key: Array
+        cls,
+        p: StateSpaceModel,
+        width: int = 64,
+        u: Inputs = None,
+        full_transition: bool = True,
+        clock: int | None = None,
+        *,
+        key: Array,
     ) -> "Innovation":
         """Reads the start off a model: prior, transition and emission are linearised at the prior mean.
 
         `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
-        is kept and learned. The key draws the network, and samples where a scale has to be measured (infinite
-        variances).
+        is kept and learned; so it is with a `clock`, the place of the elapsed time in u. The key draws the network, and
+        samples where a scale has to be measured (infinite variances).
         """
         key_net, key_scales = jax.random.split(key)
+        if clock is not None:
+            u = jnp.asarray(u).at[clock].set(1.0)
         start = linearise(p, u, key=key_scales)
-        A = start.A if full_transition else jnp.diag(start.A)
+        A = start.A if full_transition and clock is None else jnp.diag(start.A)
         dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
         if not np.any(np.asarray(start.B)):
-            return cls.create(dynamics, start.emission_scale, width=width, key=key_net)
-        return cls.create(dynamics, start.emission_scale, start.B, start.offset, width, key=key_net)
+            return cls.create(dynamics, start.emission_scale, width=width, clock=clock, key=key_net)
+        return cls.create(dynamics, start.emission_scale, start.B, start.offset, width, clock, key=key_net)
 
     @property
     def state_dim(self) -> int:
@@ -122,17 +138,22 @@ class Innovation(BackwardFamily):
 
     def init(self, y, u=None):
         prediction = self.dynamics.start()
-        return prediction.add_site(*self._site(prediction, y))
+        elapsed = None if self.clock is None else jnp.ones((), prediction.mean.dtype)
+        return prediction.add_site(*self._site(prediction, y))._replace(elapsed=elapsed)
 
     def update(self, state, y, u=None):
-        prediction = self.dynamics.predict(state, LEAK)
-        return prediction.add_site(*self._site(prediction, y))
+        elapsed = None if self.clock is None else jnp.asarray(u[self.clock], state.mean.dtype)
+        prediction = self._dynamics(elapsed).predict(state, LEAK)
+        return prediction.add_site(*self._site(prediction, y))._replace(elapsed=elapsed)
 
     def marginal(self, state):
         return state.gaussian()
 
     def potential(self, state, x):
-        return self.dynamics.potential(x)
+        return self._dynamics(state.elapsed).potential(x)
+
+    def _dynamics(self, elapsed: Float[Array, ""] | None) -> LinearDynamics:
+        return self.dynamics if elapsed is None else self.dynamics.over(elapsed)
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:
         """The rows of the site, and their residuals, both in units of its standard deviations."""

@@ -19,6 +19,9 @@ from backstream.models.matrices import (
     require_vector,
 )
 
+LEAST_A, LEAST_RATE, LEAST_TIME = 1e-3, 1e-5, 1e-6
+"""Where time is continuous: the least A, the least |log A| and the shortest step that are told apart from zero."""
+
 
 class Filtered(NamedTuple):
     """q_t = N(mean, F Fᵀ), the state a_t of the families with linear dynamics.
@@ -30,6 +33,8 @@ class Filtered(NamedTuple):
 
     mean: Float[Array, " d"]
     factor: Float[Array, " d*(d+1)//2"]
+    elapsed: Float[Array, ""] | None = None
+    """How long ago the observation before was made, where that differs from one to the next."""
 
     def gaussian(self) -> Gaussian:
         root = inverse(self.unpacked())
@@ -54,15 +59,44 @@ class Prediction(NamedTuple):
     def add_site(self, W: Float[Array, "k d"], e: Float[Array, " k"]) -> Filtered:
         """Its product with exp(−½ ‖W (x − mean) − e‖²): k observations with unit noise, and their residuals.
 
-        The gain is K = C Wᵀ (I + W C Wᵀ)⁻¹ and the covariance, in Joseph's form, (I − K W) C (I − K W)ᵀ + K Kᵀ: a sum
-        of squares, which rounding cannot make indefinite.
+        With its derivative in closed form, as everything that learns differentiates through here.
         """
-        seen = W @ self.factor
-        root = inverse(cholesky(guard(seen @ seen.T + jnp.eye(len(e), dtype=e.dtype))))
-        K = (self.factor @ (root @ seen).T) @ root
-        rest = self.factor - K @ seen
-        F = cholesky(guard(rest @ rest.T + K @ K.T))
-        return Filtered(self.mean + K @ e, pack(F.T))
+        mean, F = condition(self.mean, self.factor, W, e)
+        return Filtered(mean, pack(F.T))
+
+
+@jax.custom_jvp
+def condition(
+    mean: Float[Array, " d"], factor: Float[Array, "d n"], W: Float[Array, "k d"], e: Float[Array, " k"]
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """The mean and the Cholesky factor of N(mean, C), C = F Fᵀ, given k observations W (x − mean) = e + N(0, I).
+
+    The gain is K = C Wᵀ (I + W C Wᵀ)⁻¹ and the covariance, in Joseph's form, (I − K W) C (I − K W)ᵀ + K Kᵀ: a sum of
+    squares, which rounding cannot make indefinite.
+    """
+    posterior, L, _, _ = _condition(mean, factor, W, e)
+    return posterior, L
+
+
+def _condition(mean, factor, W, e):
+    seen = W @ factor
+    root = inverse(cholesky(guard(seen @ seen.T + jnp.eye(len(e), dtype=e.dtype))))
+    K = (factor @ (root @ seen).T) @ root
+    rest = factor - K @ seen
+    return mean + K @ e, cholesky(guard(rest @ rest.T + K @ K.T)), K, rest
+
+
+@condition.defjvp
+def _condition_jvp(primals, tangents):
+    """From Σ⁻¹ = C⁻¹ + Wᵀ W: dΣ = (I − K W) dC (I − K W)ᵀ − Σ d(Wᵀ W) Σ, and the mean is m + Σ Wᵀ e."""
+    (mean, factor, W, e), (d_mean, d_factor, d_W, d_e) = primals, tangents
+    posterior, L, K, rest = _condition(mean, factor, W, e)
+    cov, X = L @ L.T, inverse(L)
+    half = ((d_factor - K @ (W @ d_factor)) @ rest.T) - (K @ d_W) @ cov
+    d_cov = half + half.T
+    d_posterior = d_mean + d_cov @ (W.T @ e) + cov @ (d_W.T @ e) + K @ d_e
+    lower = jnp.tril(jnp.ones_like(L)) - 0.5 * jnp.eye(len(L), dtype=L.dtype)
+    return (posterior, L), (d_posterior, L @ (lower * (X @ d_cov @ X.T)))
 
 
 class LinearDynamics(eqx.Module):
@@ -105,6 +139,20 @@ class LinearDynamics(eqx.Module):
     @property
     def dim(self) -> int:
         return self.mean0.shape[-1]
+
+    def over(self, elapsed: Float[Array, ""]) -> "LinearDynamics":
+        """The dynamics over another length of time than one: A^τ, with the noise and the drift that gather meanwhile.
+
+        These are the Ornstein–Uhlenbeck processes that look like this one when seen at the times 0, 1, 2, …
+        """
+        if self.A.ndim != 1 or not self.noise.diagonal:
+            raise ValueError("Steps of unequal length need a diagonal A and diagonal noise.")
+        rate = jnp.log(jnp.maximum(self.A, LEAST_A))
+        rate = jnp.where(jnp.abs(rate) < LEAST_RATE, -LEAST_RATE, rate)
+        tau = jnp.maximum(elapsed, LEAST_TIME).astype(rate.dtype)
+        noise = PositiveDefinite(self.noise.log_scale + 0.5 * jnp.log(jnp.expm1(2 * tau * rate) / jnp.expm1(2 * rate)))
+        drift = None if self.drift is None else self.drift * jnp.expm1(tau * rate) / jnp.expm1(rate)
+        return LinearDynamics(self.mean0, self.prior, jnp.exp(tau * rate), noise, drift)
 
     def start(self) -> Prediction:
         """The law of X_0."""
