@@ -96,8 +96,10 @@ def _particle_limit(p, ys, inputs, num_particles, num_trajectories, key):
     (x, log_w), (xs, log_ws, means, one_step, increments) = jax.lax.scan(filter_step, (x0, log_w0), scanned)
     filtered = jnp.concatenate([(jax.nn.softmax(log_w0) @ x0)[None], means])
 
-    def draw(log_w, key):  # one index for each row, by the Gumbel trick
-        return jnp.argmax(log_w + jax.random.gumbel(key, log_w.shape, log_w.dtype), axis=-1)
+    def draw(log_w, key):  # one index for each row, by inversion
+        cumulative = jnp.cumsum(jax.nn.softmax(log_w, axis=-1), axis=-1)
+        points = jax.random.uniform(key, (num_trajectories,), log_w.dtype) * cumulative[:, -1]
+        return jnp.minimum(jax.vmap(jnp.searchsorted)(cumulative, points), num_particles - 1)
 
     key_back = jax.random.fold_in(key, len(ys))
     last = x[draw(jnp.broadcast_to(log_w, (num_trajectories, num_particles)), key_back)]
