@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#999999", "#000000"
 
 
-def band(axes: Axes, lower: Any, upper: Any, mean: Any, label: str, colour: str, style: str = "-") -> None:
-    """A mean with its credible band."""
-    steps = np.arange(len(mean))
+def band(
+    axes: Axes, lower: Any, upper: Any, mean: Any, label: str, colour: str, style: str = "-", start: int = 0
+) -> None:
+    """A mean with its credible band, from time `start` on."""
+    steps = np.arange(start, start + len(mean))
     axes.fill_between(steps, lower, upper, color=colour, alpha=0.2, linewidth=0)
     axes.plot(steps, mean, style, color=colour, linewidth=1.2, label=label)
 
@@ -49,10 +51,29 @@ def learning_curve(axes: Axes, t: Any, values: Any, label: str, limit: float | N
     axes.legend(fontsize="small")
 
 
-def calibration(axes: Axes, levels: Any, coverages: Any) -> None:
+def elbos(axes: Axes, reports: Any) -> None:
+    """What the monitor saw, one report for each window: the recursion's ELBO and unbiased ones, per observation."""
+    t = [report.t for report in reports]
+    error = np.array([report.unbiased_error for report in reports])
+    unbiased = np.array([report.unbiased_elbo for report in reports])
+    axes.fill_between(t, unbiased - 3 * error, unbiased + 3 * error, color=ORANGE, alpha=0.2, linewidth=0)
+    axes.plot(t, unbiased, "--", color=ORANGE, linewidth=1.2, label="unbiased, ± 3 standard errors")
+    axes.plot(t, [report.elbo for report in reports], color=BLUE, linewidth=1.2, label="the recursion's")
+    axes.plot(t, [report.average_elbo for report in reports], ":", color=BLACK, label="unbiased, of the result")
+    axes.set(xlabel="observations read", ylabel="ELBO per observation")
+    axes.legend(fontsize="small")
+
+
+def effective_sizes(axes: Axes, reports: Any) -> None:
+    """The effective sample size over time; gaps where the estimator has none."""
+    axes.plot([report.t for report in reports], [report.ess for report in reports], color=BLUE, linewidth=1.2)
+    axes.set(xlabel="observations read", ylabel="effective sample size", ylim=(0, None))
+
+
+def calibration(axes: Axes, levels: Any, coverages: Any, label: str = "smoothed") -> None:
     """The share of states inside intervals against their nominal level."""
     axes.plot([0, 1], [0, 1], ":", color=BLACK, linewidth=1.0, label="honest")
-    axes.plot(levels, coverages, "o-", color=BLUE, markersize=3, linewidth=1.2, label="smoothed")
+    axes.plot(levels, coverages, "o-", color=BLUE, markersize=3, linewidth=1.2, label=label)
     axes.set(xlabel="nominal level", ylabel="share of states inside", xlim=(0, 1), ylim=(0, 1))
     axes.legend(fontsize="small")
 
