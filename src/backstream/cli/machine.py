@@ -13,7 +13,8 @@ def start(precision: str) -> None:
     import jax
 
     jax.config.update("jax_enable_x64", precision == "float64")
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = Path(os.environ.get("BACKSTREAM_CACHE") or caches / "backstream")

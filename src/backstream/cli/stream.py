@@ -91,7 +91,7 @@ def stream(
         "columns": {"observed": names(columns), "time": time, "inputs": names(input_columns), "elapsed": elapsed},
         "saving": {"checkpoint_every": checkpoint_every, "keep": keep},
     }
-    path = None if out in (None, "-") else Path(out)
+    path = None if out is None or out == "-" else Path(out)
     shown = print_rows if print_rows is not None else path is None or stat.S_ISFIFO(os.fstat(1).st_mode)
     _run(source, path, flags, config, resume, replay or source != "-", follow, format, shown)
 
@@ -107,10 +107,15 @@ def _run(
     format: Any,
     shown: bool,
 ) -> None:
+    from backstream.io.errors import InputError, RunError
+
+    if source_name != "-" and not Path(source_name).exists():  # said before seconds are spent on imports
+        raise InputError(f"There is no file {source_name}.")
+    if path is None and resume:
+        raise InputError("--resume needs the run directory that it continues: --out run/.")
     stop = Stop()
     from backstream.io.api import check_directory
     from backstream.io.catalogue import find
-    from backstream.io.errors import InputError, RunError
     from backstream.io.progress import ProgressLine
     from backstream.io.runs import RunWriter
     from backstream.io.sources import open_source
@@ -119,8 +124,6 @@ def _run(
     from . import machine
     from .settings import effective
 
-    if path is None and resume:
-        raise InputError("--resume needs the run directory that it continues: --out run/.")
     if path is not None:
         check_directory(path, resume)
     config, expected = effective(flags, config_file, path)
