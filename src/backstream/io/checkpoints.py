@@ -228,7 +228,7 @@ def _sums(path: Path) -> dict[str, str]:
 def _checkpointer() -> Any:
     import orbax.checkpoint as ocp
 
-    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells of every step it takes
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what orbax has to say is in what it raises
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
 
 

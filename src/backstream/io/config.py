@@ -111,7 +111,7 @@ def check_same(recorded: Config, asked: Config, where: Path) -> None:
         if there.get(key) != here.get(key):
             raise InputError(
                 f"{where} was made with {key} = {there.get(key)!r}, not {here.get(key)!r}: a continued run keeps its "
-                "settings; leave that one out, or begin a new run in another directory."
+                "settings, so give the same, or begin a new run in another directory."
             )
 
 

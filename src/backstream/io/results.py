@@ -108,9 +108,7 @@ class Run:
             )
         file = Path(name.rpartition(":")[0])
         if file.suffix == ".py" and file.resolve().is_relative_to(self.path.resolve()):
-            raise InputError(
-                f"The model {name} lies inside the run directory, from which nothing is executed: move it."
-            )
+            raise InputError(f"The model {name} lies in the run directory, from which nothing is executed: move it.")
         return find(name, choice.parameters, choice.identity)[0]
 
     def _checked(self, model: StateSpaceModel) -> StateSpaceModel:

@@ -5,10 +5,11 @@ A source gives batches of rows, each as soon as it is there, and can start after
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -57,15 +58,15 @@ class Rows(NamedTuple):
         return Rows(self.values[:count], self.times and self.times[:count], self.places[:count], error)
 
 
-class Table(Protocol):
+class Table(ABC):
     """What the kinds of sources have in common."""
 
     header: list[str]
     numeric: list[str]
 
+    @abstractmethod
     def read(self, skip: int, names: list[str], time: str | None, largest: float) -> Iterator[Rows]:
-        """Batches of the rows after the first `skip`. Ends early if there are not so many, having said so."""
-        ...
+        """Batches of the rows after the first `skip`; raises InputError if there are not so many."""
 
 
 class Source:
@@ -110,7 +111,7 @@ class Source:
         missing = np.argwhere(np.isnan(rows.values[:, len(self.columns.observed) :]))
         if not len(missing):
             return rows
-        row, column = missing[0]
+        row, column = missing[0].tolist()
         what = f"{self.name}, {rows.places[row]}, column {self.columns.inputs[column]!r}"
         return rows.until(row, RunError(f"{what} is empty, but an input must be known."))
 
@@ -177,7 +178,7 @@ def _sniffed(descriptor: int) -> Format | None:
         return None
 
 
-class _TextTable:
+class _TextTable(Table):
     def __init__(self, name: str, table: text.TextTable):
         self._name, self._table, self.header = name, table, table.header
         first = table.first.cells
@@ -199,7 +200,7 @@ class _TextTable:
         _require(self._name, done, skip)
 
 
-class _ArrowTable:
+class _ArrowTable(Table):
     def __init__(self, name: str, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]], length: int):
         if not length:
             raise InputError(f"{name} is empty: it holds no row of data.")
@@ -242,7 +243,7 @@ class _ArrowTable:
                 values = np.column_stack([self._column(fresh, name) for name in names])
                 times = None if time is None else [cells.text(cell.as_py()) for cell in fresh.column(time)]
                 rows = Rows(values, times, places)
-                for row, column in np.argwhere(np.abs(values) > largest)[:1]:
+                for row, column in np.argwhere(np.abs(values) > largest)[:1].tolist():
                     what = f"{self._name}, {places[row]}, column {names[column]!r} holds {values[row, column]}"
                     rows = rows.until(row, RunError(f"{what}, {cells.TOO_LARGE}."))
                 yield rows

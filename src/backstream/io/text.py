@@ -30,12 +30,11 @@ class TextTable:
         self._parse: Callable[[str], dict[str, Any] | None] | None = None
         self._jsonl = jsonl
         self.header: list[str] = []
-        self._waiting: list[Row] = []
-        while not self._waiting:
-            rows = next(self._rows(), None)
-            if rows is None:
-                raise InputError(f"{name} is empty: it holds no row of data.")
-            self._waiting = rows
+        self._available = self._rows()
+        waiting = next(self._available, None)
+        if waiting is None:
+            raise InputError(f"{name} is empty: it holds no row of data.")
+        self._waiting = waiting
 
     @property
     def first(self) -> Row:
@@ -44,7 +43,7 @@ class TextTable:
     def rows(self) -> Iterator[list[Row]]:
         """All rows, the first included, in lists of what is available without waiting. To be called once."""
         yield self._waiting
-        yield from self._rows()
+        yield from self._available
 
     def _rows(self) -> Iterator[list[Row]]:
         for lines in self._chunks:
