@@ -100,7 +100,8 @@ class Checkpoints:
         """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""
         path = self.path(position)
         try:
-            expected = dict(reversed(line.split("  ", 1)) for line in (path / SUMS).read_text().splitlines())
+            entries = [line.split("  ", 1) for line in (path / SUMS).read_text().splitlines()]
+            expected = {name: value for value, name in entries}
             found = _sums(path)
         except (OSError, ValueError) as error:
             raise DamagedCheckpointError(

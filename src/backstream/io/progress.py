@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress as Display
@@ -44,7 +45,7 @@ class ProgressLine:
 
     def update(self, progress: Progress) -> None:
         self._read += len(progress.rows.mean)
-        fields = {"speed": f"{self._read / max(time.monotonic() - self._begun, 1e-9):,.0f}"}
+        fields: dict[str, Any] = {"speed": f"{self._read / max(time.monotonic() - self._begun, 1e-9):,.0f}"}
         for report in progress.reports[-1:]:
             fields["elbo"] = f"{report.average_elbo:.2f}"
             fields["ess"] = "–" if math.isnan(report.ess) else f"{report.ess:.1f}"

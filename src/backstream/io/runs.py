@@ -174,8 +174,10 @@ def _decoded(file: Path) -> list[tuple[bytes, Report]]:
     for line in file.read_bytes().splitlines(keepends=True):
         try:
             values = json.loads(line)
-            values = {name: math.nan if values[name] is None else values[name] for name in Report._fields}
-        except (ValueError, KeyError, TypeError):
+            warnings = tuple(values.pop("warnings"))
+            numbers: dict[str, Any] = {name: values[name] for name in Report._fields if name != "warnings"}
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
-        found.append((line, Report(**{**values, "warnings": tuple(values["warnings"])})))
+        numbers = {name: math.nan if value is None else value for name, value in numbers.items()}
+        found.append((line, Report(**numbers, warnings=warnings)))
     return found

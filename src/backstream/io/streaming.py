@@ -1,6 +1,6 @@
 """From a source into a run: observations are read as they come, learned from, and their results written down."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -87,7 +87,7 @@ def learn(
     skip: bool = True,
     stopped: Callable[[], bool] = lambda: False,
     warn: Callable[[str], None] = lambda sentence: None,
-) -> Iterator[Progress]:
+) -> Generator[Progress, None, None]:
     """Reads a source to its end, or until `stopped()`, telling of each piece.
 
     With a writer, what it already holds is continued, and everything is saved at every `checkpoint_every` rows, at the
