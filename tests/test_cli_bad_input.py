@@ -47,14 +47,11 @@ def test_a_dimension_that_does_not_fit(tmp_path):
     assert "observes 1 columns, but the source gives 2 (a, b)" in said and not (tmp_path / "run").exists()
 
 
-def test_an_unknown_model_setting_and_configuration(tmp_path):
+def test_an_unknown_setting(tmp_path):
     obs = written(tmp_path, "y\n1\n")
-    assert "chaotic-rnn, stochastic-volatility" in sentence("stream", "chaos", obs, check=2)
-    assert "does not take" in sentence("stream", "chaotic-rnn", obs, "--set", "dimension=1", check=2)
     (tmp_path / "bad.toml").write_text("[learning]\nparticels = 3\n")
     said = sentence("stream", *MODEL, obs, "--config", tmp_path / "bad.toml", check=2)
     assert "bad.toml, learning has an unknown key 'particels'" in said
-    assert "rate must be a positive number" in sentence("stream", *MODEL, obs, "--rate", "-1", check=2)
 
 
 @pytest.mark.slow
@@ -82,14 +79,12 @@ def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
 
     said = sentence(*command, check=2)
     assert "already holds a run" in said and "resume" in said
-    said = sentence(*command, "--resume", "--particles", "9", check=2)
-    assert "made with learning.particles = 8, not 9" in said
     said = sentence("stream", "stochastic-volatility", obs, "--out", folder, "--resume", check=2)
     assert "made with model.name = 'chaotic-rnn', not 'stochastic-volatility'" in said
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('version = "0.1.0"', 'version = "0.0.7"', 1))
-    for other in ((*command, "--resume"), ("smooth", folder, obs)):
-        assert "was made by backstream 0.0.7, and this is 0.1.0" in sentence(*other, check=2)
+    said = sentence(*command, "--resume", check=2)
+    assert "was made by backstream 0.0.7, and this is 0.1.0" in said
 
 
 @pytest.mark.slow
@@ -102,7 +97,6 @@ def test_standard_output_that_is_full(tmp_path):
 
 def test_a_directory_that_is_no_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    assert "not a run directory" in sentence("inspect", tmp_path, check=2)
     said = sentence("stream", *MODEL, written(tmp_path, "y\n1\n"), "--out", tmp_path, check=2)
     assert "exists and is not a run directory" in said and (tmp_path / "notes.txt").exists()
 

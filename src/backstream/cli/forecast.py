@@ -52,7 +52,7 @@ def forecast(
     if wanted:
         if inputs is None:
             raise InputError(
-                f"The model has inputs: give a file with {', '.join(wanted)} for {horizon} rows, --inputs."
+                f"The model has inputs ({', '.join(wanted)}): give those of the next {horizon} rows with --inputs FILE."
             )
         known = read_all(open_source(inputs, Columns(observed=wanted), dtype=opened.config.precision)).ys
         if len(known) < horizon or not np.isfinite(known[:horizon]).all():

@@ -63,7 +63,7 @@ class Run:
         model = self._found() if self._model is None else self._checked(self._model)
         prepared = prepare(model, self.config)
         checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
-        checkpoint = checkpoints.newest(prepared.blank, self.warnings.append)
+        checkpoint = checkpoints.newest(prepared.blank(), self.warnings.append)
         if checkpoint is None:
             raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
         state = checkpoint.tree.learner

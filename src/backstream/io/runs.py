@@ -91,9 +91,10 @@ class RunWriter:
         except OSError as error:
             raise _unwritten(path, error) from error
 
-    def resume(self, like: Any, warn: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint that can be read, having dropped what was written after it."""
-        checkpoint = self._checkpoints.newest(like, warn)
+    def resume(self, like: Callable[[], Any], warn: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that can be read, having dropped what was written after it. `like` makes the pytree to
+        read it into, which takes seconds and is not asked for where there is none."""
+        checkpoint = self._checkpoints.newest(like(), warn) if self._checkpoints.positions() else None
         position = 0 if checkpoint is None else checkpoint.position
         begun = position - position % self._every
         try:

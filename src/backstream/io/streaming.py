@@ -41,12 +41,17 @@ class Filtered(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A learner that fits a model and a configuration, and the shapes of its state."""
+    """A learner that fits a model and a configuration."""
 
     watched: WatchedLearner
     q: BackwardFamily
     key: Array
-    blank: WatchedState
+    example: tuple[np.ndarray, np.ndarray | None]
+    """A row of observations, and of inputs if there are any: their shapes and types are what counts."""
+
+    def blank(self) -> WatchedState:
+        """The shapes of its state, into which a checkpoint is read."""
+        return self.watched.blank(self.q, *self.example, key=self.key)
 
 
 def prepare(model: StateSpaceModel, config: Config) -> Prepared:
@@ -59,15 +64,16 @@ def prepare(model: StateSpaceModel, config: Config) -> Prepared:
         shape = check_model(model, u)
     except (ValueError, TypeError, IndexError) as error:
         inputs = f"the inputs {', '.join(columns.inputs)}" if columns.inputs else "no input columns"
-        raise InputError(f"The model cannot be used with {inputs}: {error}") from error
+        raise InputError(
+            f"The model cannot be used with {inputs}; choose its input columns by name. {error}"
+        ) from error
     if shape.obs_dim != len(columns.observed):
         raise InputError(
             f"The model observes {shape.obs_dim} columns, but the source gives {len(columns.observed)} "
             f"({', '.join(columns.observed)}): choose them by name, or change the model's dimension."
         )
     watched, q, key = build(model, config.learning, u)
-    example = np.zeros((1, shape.obs_dim), dtype), None if u is None else u[None]
-    return Prepared(watched, q, key, watched.blank(q, *example, key=key))
+    return Prepared(watched, q, key, (np.zeros((1, shape.obs_dim), dtype), None if u is None else u[None]))
 
 
 class Progress(NamedTuple):
