@@ -53,7 +53,8 @@ def plot(
     def draw(table: Any, label: str, colour: str, style: str, start: int) -> None:
         mean, std = (table[f"{name}_{coordinate}"].to_numpy() for name in ("mean", "std"))
         half = NormalDist().inv_cdf(0.95) * std
-        plots.band(axes[0, 0], mean - half, mean + half, mean, label, colour, style, start)
+        times = np.arange(start, start + len(mean))
+        plots.band(axes[0, 0], mean - half, mean + half, mean, label, colour, style, times)
 
     draw(filtered.slice(max(0, len(rows) - last)), "filtered", plots.ORANGE, "--", start)
     if (run / "smoothed.parquet").is_file():
@@ -62,7 +63,8 @@ def plot(
     if (run / "forecast.parquet").is_file():
         ahead = pq.read_table(run / "forecast.parquet").to_pydict()
         lower, upper, mean = (ahead[f"state_{name}_{coordinate}"] for name in ("lower", "upper", "mean"))
-        plots.band(axes[0, 0], lower, upper, mean, "forecast", plots.GREEN, "-.", int(rows[-1]) + 1)
+        times = np.arange(int(rows[-1]) + 1, int(rows[-1]) + 1 + len(mean))
+        plots.band(axes[0, 0], lower, upper, mean, "forecast", plots.GREEN, "-.", times)
     if truth is not None:
         axes[0, 0].plot(rows[shown], truth[rows[shown], coordinate], color=plots.BLACK, linewidth=0.9, label="truth")
         mean, std = (filtered[f"{name}_{coordinate}"].to_numpy() for name in ("mean", "std"))
@@ -70,14 +72,14 @@ def plot(
         halves = [NormalDist().inv_cdf(0.5 + level / 2) * std for level in levels]
         known = truth[rows, coordinate]
         coverages = [metrics.coverage(mean - half, mean + half, known) for half in halves]
-        plots.calibration(axes[0, 1], levels, coverages, "filtered")
+        plots.calibration(axes[0, 1], levels, {"filtered": coverages})
     else:
         axes[0, 1].set_axis_off()
     axes[0, 0].set(xlabel="row", ylabel=f"state {coordinate}")
     axes[0, 0].legend(fontsize="small")
     if reports:
-        plots.elbos(axes[1, 0], reports)
-        plots.effective_sizes(axes[1, 1], reports)
+        plots.elbo(axes[1, 0], reports)
+        plots.effective_sample_size(axes[1, 1], reports)
     else:
         for empty in axes[1]:
             empty.set_axis_off()
