@@ -54,6 +54,16 @@ if TYPE_CHECKING:
     from backstream.gaussian import (
         Gaussian,
     )
+    from backstream.io.api import (
+        stream,
+    )
+    from backstream.io.config import (
+        Columns,
+        Saving,
+    )
+    from backstream.io.results import (
+        Run,
+    )
     from backstream.learning import (
         Averaging,
         Fit,
@@ -63,6 +73,8 @@ if TYPE_CHECKING:
         OnlineLearner,
         PerStepLearner,
         Report,
+        Settings,
+        WatchedLearner,
         default_learner,
         fit,
         fit_within_epochs,
@@ -148,6 +160,8 @@ _ROOMS = {
         "OnlineLearner",
         "PerStepLearner",
         "Report",
+        "Settings",
+        "WatchedLearner",
         "default_learner",
         "fit",
         "fit_within_epochs",
@@ -167,6 +181,9 @@ _ROOMS = {
         "rmse",
     ),
     "gaussian": ("Gaussian",),
+    "io.api": ("stream",),
+    "io.config": ("Columns", "Saving"),
+    "io.results": ("Run",),
 }
 
 

@@ -37,6 +37,14 @@ def coverage(lower: Any, upper: Any, states: Any) -> float:
     return float(inside[~np.isnan(states)].mean())
 
 
+def calibration(law: Any, states: Any, levels: Any) -> Float[np.ndarray, " n"]:
+    """The coverage of a law's central intervals at each of the levels: the levels again, where the law is honest.
+
+    `law` is anything with an `interval`: `Marginals`, or the draws of a forecast.
+    """
+    return np.array([coverage(*law.interval(float(level)), states) for level in levels])
+
+
 class ParticleLimit(NamedTuple):
     """The means of the true filtering and smoothing laws, up to Monte Carlo error, and the log-likelihood per step."""
 

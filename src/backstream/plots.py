@@ -1,5 +1,17 @@
-"""Pictures: readable in print and by the colour-blind (the Okabe-Ito palette, and line styles that differ)."""
+"""Pictures: readable in print and by the colour-blind (the Okabe-Ito palette, and line styles that differ).
 
+Each function draws on the Axes that it is given and leaves figure, size and title to the caller.
+
+>>> from backstream.posterior import Marginals
+>>> law = Marginals(np.zeros((5, 1)), np.ones((5, 1, 1)))
+>>> figure, axes = plt.subplots()
+>>> states(axes, law, law, observed=np.zeros((5, 1)))
+>>> [line.get_label() for line in axes.lines]
+['observations', 'smoothed, 90 % band', 'filtered']
+>>> plt.close(figure)
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,37 +19,67 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#999999", "#000000"
+BLUE, ORANGE, GREEN, PURPLE, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#000000"
+STYLES = ((BLUE, "o-"), (ORANGE, "s--"), (GREEN, "^-."), (PURPLE, "d:"))
+"""Colours with their markers and dashes, so that a grey print tells curves apart."""
 
 
-def band(axes: Axes, lower: Any, upper: Any, mean: Any, label: str, colour: str, style: str = "-") -> None:
+def band(
+    axes: Axes, lower: Any, upper: Any, mean: Any, label: str, colour: str, style: str = "-", times: Any = None
+) -> None:
     """A mean with its credible band."""
-    steps = np.arange(len(mean))
-    axes.fill_between(steps, lower, upper, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(steps, mean, style, color=colour, linewidth=1.2, label=label)
+    times = _times(times, len(mean))
+    axes.fill_between(times, np.asarray(lower), np.asarray(upper), color=colour, alpha=0.2, linewidth=0)
+    axes.plot(times, np.asarray(mean), style, color=colour, linewidth=1.2, label=label)
 
 
 def states(
-    axes: Axes, filtered: Any, smoothed: Any, coordinate: int = 0, truth: Any = None, observed: Any = None
+    axes: Axes,
+    filtered: Any,
+    smoothed: Any,
+    coordinate: int = 0,
+    truth: Any = None,
+    observed: Any = None,
+    level: float = 0.9,
+    times: Any = None,
 ) -> None:
-    """One coordinate: smoothed with its 90 % band, filtered as a line, the truth and the observations if known.
+    """One coordinate: smoothed with its band, filtered as a line, the truth and the observations if known.
 
-    `filtered` and `smoothed` are `Marginals`. Observations far outside the picture are drawn at its edge.
+    `filtered` and `smoothed` are `Marginals`. Observations far outside the picture are drawn at its edge, missing ones
+    not at all. `times` are numbers or dates, one for each row.
     """
-    lower, upper = (np.asarray(end)[:, coordinate] for end in smoothed.interval(0.9))
-    values = [lower, upper] + ([] if truth is None else [np.asarray(truth)[:, coordinate]])
-    low, high = min(v.min() for v in values), max(v.max() for v in values)
-    margin = 0.25 * (high - low)
+    times = _times(times, len(smoothed.mean))
+    lower, upper = (np.asarray(end)[:, coordinate] for end in smoothed.interval(level))
+    low, high = _limits(lower, upper, *([] if truth is None else [np.asarray(truth)[:, coordinate]]))
     if observed is not None:
-        y = np.clip(np.asarray(observed)[:, coordinate], low - margin, high + margin)
-        axes.plot(y, ".", color=GREY, markersize=3, label="observations")
-    band(axes, lower, upper, np.asarray(smoothed.mean)[:, coordinate], "smoothed, 90 % band", BLUE)
-    axes.plot(np.asarray(filtered.mean)[:, coordinate], "--", color=ORANGE, linewidth=0.9, label="filtered")
+        y = np.clip(np.asarray(observed)[:, coordinate], low, high)
+        axes.plot(times, y, ".", color=GREY, markersize=3, label="observations")
+    mean = np.asarray(smoothed.mean)[:, coordinate]
+    band(axes, lower, upper, mean, f"smoothed, {_percent(level)} band", BLUE, times=times)
+    axes.plot(times, np.asarray(filtered.mean)[:, coordinate], "--", color=ORANGE, linewidth=0.9, label="filtered")
     if truth is not None:
-        axes.plot(np.asarray(truth)[:, coordinate], color=BLACK, linewidth=0.9, label="truth")
-    axes.set(xlabel="time", ylabel=f"state {coordinate}", ylim=(low - 1.1 * margin, high + 1.1 * margin))
-    axes.legend(loc="upper right", fontsize="small", ncols=2)
+        axes.plot(times, np.asarray(truth)[:, coordinate], color=BLACK, linewidth=0.9, label="truth")
+    margin = 0.02 * (high - low)
+    axes.set(xlabel="time", ylabel=f"state {coordinate}", ylim=(low - margin, high + margin))
+    _legend(axes, ncols=2)
+
+
+def hindsight(
+    axes: Axes, filtered: Any, smoothed: Any, coordinate: int = 0, level: float = 0.9, times: Any = None
+) -> None:
+    """Smoothed against filtered: both bands, that of the filter as dashed edges, that of the smoother filled."""
+    times = _times(times, len(smoothed.mean))
+    lower, upper = (np.asarray(end)[:, coordinate] for end in filtered.interval(level))
+    label = f"filtered, {_percent(level)} band"
+    axes.plot(times, lower, "--", color=ORANGE, linewidth=0.9, label=label)
+    axes.plot(times, upper, "--", color=ORANGE, linewidth=0.9)
+    ends = (np.asarray(end)[:, coordinate] for end in smoothed.interval(level))
+    label = f"smoothed, {_percent(level)} band"
+    band(axes, *ends, np.asarray(smoothed.mean)[:, coordinate], label, BLUE, times=times)
+    axes.set(xlabel="time", ylabel=f"state {coordinate}")
+    _legend(axes)
 
 
 def learning_curve(axes: Axes, t: Any, values: Any, label: str, limit: float | None = None, ylabel: str = "") -> None:
@@ -46,19 +88,120 @@ def learning_curve(axes: Axes, t: Any, values: Any, label: str, limit: float | N
     if limit is not None:
         axes.axhline(limit, color=BLACK, linestyle=":", linewidth=1.0, label="particle limit")
     axes.set(xlabel="observations read", ylabel=ylabel)
-    axes.legend(fontsize="small")
+    _legend(axes)
+
+
+def elbo(axes: Axes, reports: Sequence[Any]) -> None:
+    """What the recursion says of itself beside the unbiased ELBO of the same λ and that of the averaged λ, the result.
+
+    `reports` are those of a `Monitor`. Bars are two standard errors. A triangle at the foot marks a window of which the
+    monitor warned.
+    """
+    t = [report.t for report in reports]
+    unbiased, error = (np.array([getattr(r, name) for r in reports]) for name in ("unbiased_elbo", "unbiased_error"))
+    axes.plot(t, [r.elbo for r in reports], "s--", color=ORANGE, markersize=3, linewidth=1.0, label="recursive")
+    bars = {"color": BLUE, "markersize": 3, "linewidth": 1.0, "elinewidth": 0.8, "capsize": 2}
+    axes.errorbar(t, unbiased, 2 * error, fmt="o-", label="unbiased", **bars)
+    average = [r.average_elbo for r in reports]
+    axes.plot(t, average, "^-.", color=GREEN, markersize=3, linewidth=1.0, label="unbiased, averaged λ")
+    warned = [r.t for r in reports if r.warnings]
+    if warned:
+        foot = axes.get_xaxis_transform()
+        axes.plot(warned, [0.03] * len(warned), "^", color=BLACK, markersize=5, transform=foot, label="warning")
+    axes.set(xlabel="observations read", ylabel="ELBO, nats per observation")
+    _legend(axes)
+
+
+def effective_sample_size(
+    axes: Axes, reports: Sequence[Any], num_particles: int | None = None, least: float = 1.5
+) -> None:
+    """The mean effective sample size of the backward weights in each window, on a logarithmic scale.
+
+    `num_particles` draws the most it can be, `least` what the monitor warns below.
+    """
+    axes.plot(
+        [r.t for r in reports], [r.ess for r in reports], "o-", color=BLUE, markersize=3, label="mean of a window"
+    )
+    if num_particles is not None:
+        axes.axhline(num_particles, color=BLACK, linestyle=":", linewidth=1.0, label="particles")
+    axes.axhline(least, color=ORANGE, linestyle="--", linewidth=1.0, label="too few")
+    axes.set(xlabel="observations read", ylabel="effective sample size", yscale="log")
+    _legend(axes)
 
 
 def calibration(axes: Axes, levels: Any, coverages: Any) -> None:
-    """The share of states inside intervals against their nominal level."""
-    axes.plot([0, 1], [0, 1], ":", color=BLACK, linewidth=1.0, label="honest")
-    axes.plot(levels, coverages, "o-", color=BLUE, markersize=3, linewidth=1.2, label="smoothed")
-    axes.set(xlabel="nominal level", ylabel="share of states inside", xlim=(0, 1), ylim=(0, 1))
-    axes.legend(fontsize="small")
+    """The share of states inside intervals against their nominal level; honest ones lie on the diagonal.
+
+    `coverages` is one curve, or up to four by name. `metrics.calibration` computes one.
+    """
+    curves = coverages if isinstance(coverages, Mapping) else {"smoothed": coverages}
+    if len(curves) > len(STYLES):
+        raise ValueError(f"At most {len(STYLES)} curves can be told apart, not {len(curves)}.")
+    axes.plot([0, 1], [0, 1], "-", color=GREY, linewidth=1.0, label="honest")
+    for (name, curve), (colour, style) in zip(curves.items(), STYLES, strict=False):
+        axes.plot(levels, curve, style, color=colour, markersize=3, linewidth=1.2, label=name)
+    axes.set(xlabel="nominal level", ylabel="share inside", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0))
+    _legend(axes)
+
+
+def fan(
+    axes: Axes,
+    draws: Any,
+    coordinate: int = 0,
+    past: Any = None,
+    future: Any = None,
+    levels: Sequence[float] = (0.5, 0.8, 0.95),
+    times: Any = None,
+) -> None:
+    """A forecast: its median and bands that widen with their level, after the last of the past and beside what came.
+
+    `draws` is `forecast(...).observations` or `.states`. `past` and `future`, if known, are rows alike. `times` covers
+    the past and the horizon; without it, time 0 is the first forecast.
+    """
+    before, horizon = 0 if past is None else len(past), draws.values.shape[1]
+    times = np.arange(-before, horizon) if times is None else _times(times, before + horizon)
+    if past is not None:
+        axes.plot(times[:before], np.asarray(past)[:, coordinate], color=BLACK, linewidth=0.9, label="past")
+    ahead = times[before:]
+    for level in sorted(levels, reverse=True):
+        lower, upper = (np.asarray(end)[:, coordinate] for end in draws.interval(level))
+        axes.fill_between(ahead, lower, upper, color=BLUE, alpha=0.22, linewidth=0, label=_percent(level))
+    median = np.median(np.asarray(draws.values)[:, :, coordinate], axis=0)
+    axes.plot(ahead, median, color=BLUE, linewidth=1.4, label="median")
+    if future is not None:
+        axes.plot(ahead, np.asarray(future)[:, coordinate], ".", color=ORANGE, markersize=4, label="what came")
+    axes.set(xlabel="time")
+    _legend(axes)
 
 
 def save(figure: Figure, path: str | Path) -> Path:
+    """Writes the picture, and closes the figure."""
     path = Path(path)
     figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)
     return path
+
+
+def _times(times: Any, length: int) -> np.ndarray:
+    if times is None:
+        return np.arange(length)
+    if len(times) != length:
+        raise ValueError(f"There are {length} rows to draw, but {len(times)} times.")
+    return np.asarray(times)
+
+
+def _limits(*curves: np.ndarray) -> tuple[float, float]:
+    """The range of the curves and a quarter more on either side."""
+    low, high = min(np.nanmin(curve) for curve in curves), max(np.nanmax(curve) for curve in curves)
+    margin = 0.25 * (high - low)
+    return low - margin, high + margin
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:.4g} %"
+
+
+def _legend(axes: Axes, ncols: int = 1) -> None:
+    axes.legend(loc="best", fontsize="small", ncols=ncols, frameon=False)

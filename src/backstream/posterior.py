@@ -21,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
@@ -45,6 +46,14 @@ class Marginals(NamedTuple):
         half = ndtri(0.5 + _checked_level(level) / 2).astype(self.mean.dtype) * self.std()
         return self.mean - half, self.mean + half
 
+    def to_arrow(self) -> pa.Table:
+        """One row for each time: `row`, and `mean_0`, …, `std_0`, … for the states."""
+        return _arrow({"mean": self.mean, "std": self.std()})
+
+    def to_pandas(self) -> Any:
+        """`to_arrow` as a pandas DataFrame, where pandas is installed."""
+        return self.to_arrow().to_pandas()
+
 
 class Draws(NamedTuple):
     """Samples of a sequence of vectors, with their averages over the samples."""
@@ -62,6 +71,15 @@ class Draws(NamedTuple):
         tail = (1 - _checked_level(level)) / 2
         lower, upper = jnp.quantile(self.values, jnp.asarray([tail, 1 - tail], self.values.dtype), axis=0)
         return lower, upper
+
+    def to_arrow(self, level: float = 0.9) -> pa.Table:
+        """One row for each time: `row`, and `mean_0`, …, `std_0`, …, `lower_0`, …, `upper_0`, … for the entries."""
+        lower, upper = self.interval(level)
+        return _arrow({"mean": self.mean(), "std": self.std(), "lower": lower, "upper": upper})
+
+    def to_pandas(self, level: float = 0.9) -> Any:
+        """`to_arrow` as a pandas DataFrame, where pandas is installed."""
+        return self.to_arrow(level).to_pandas()
 
 
 class Forecast(NamedTuple):
@@ -219,6 +237,16 @@ def _forecast(
     now = law.sample((num_samples,), key=key_now)
     states, observations = jax.vmap(one)(now, jax.random.split(key_next, num_samples))
     return Forecast(Draws(states), Draws(observations))
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+def _arrow(parts: dict[str, Array]) -> pa.Table:
+    columns = {
+        f"{name}_{i}": np.ascontiguousarray(column)
+        for name, values in parts.items()
+        for i, column in enumerate(np.asarray(values).T)
+    }
+    return pa.table({"row": np.arange(len(next(iter(columns.values())))), **columns})
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------

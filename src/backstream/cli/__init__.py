@@ -1,24 +1,54 @@
 """The command line: parse, call, print. Heavy imports happen inside the commands, so that --help is quick."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .evaluate import evaluate
+from .failures import DEBUG, plainly
+from .forecast import forecast
+from .inspect import inspect
+from .plot import plot
+from .simulate import simulate
+from .smooth import smooth
+from .stream import stream
+
 app = typer.Typer(
     name="backstream",
     help="Learn, from a stream of observations read once, where its hidden state is, where it was, and where it goes.",
+    epilog="Start: backstream simulate chaotic-rnn -n 5000 -o obs.csv; then do as it says. "
+    "Exit codes: 0 done, 1 failed, 2 cannot be asked, 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from backstream import __version__
+
+        print(f"backstream {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """More than one command, even while there is only one."""
+def _root(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from. Anywhere on the line.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
 
 
 @app.command()
+@plainly
 def demo(
     out: Annotated[Path, typer.Option(help="Where to put the picture.")] = Path("demo.png"),
     dim: Annotated[int, typer.Option(min=1, help="The number of hidden states.")] = 5,
@@ -36,5 +66,12 @@ def demo(
     run(out, dim, observations, seed)
 
 
+for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect):
+    app.command()(_command)
+
+
 def main() -> None:
-    app()
+    arguments = sys.argv[1:]
+    if "--debug" in arguments:  # wherever it stands
+        arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
+    app(arguments)

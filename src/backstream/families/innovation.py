@@ -35,9 +35,13 @@ class Innovation(BackwardFamily):
     exactly. The pull is bounded at 10 predictive standard deviations, so that no observation, however wrong, can
     carry the state away.
 
-    With `observation_matrix=None`, for emissions whose location says nothing about x (volatility), the network
-    reads arcsinh(y/r), which coordinates are there, and the predicted means and variances in units of the prior;
-    its site is in state space, with a precision relative to the predicted one.
+    Where the location of y says nothing about x but its scale does (volatility), `scale_matrix` J is given instead: the
+    log scale of y is J x + `log_obs_scale`, its location `offset`. What is new in y is then ½ (z² − 1), z = (y − c) /
+    scale at m: the log scale's distance from J m, of variance ½, up to second order. The rest is as above, with J in
+    the place of B.
+
+    With neither matrix the network reads arcsinh(y/r), which coordinates are there, and the predicted means and
+    variances in units of the prior; its site is in state space, with a precision relative to the predicted one.
 
     With `clock=k` the k-th input u[k] is the time since the last observation, and A and Q, both diagonal, are those
     of one unit of time: over any other the state moves as the Ornstein–Uhlenbeck process that they belong to.
@@ -58,6 +62,7 @@ class Innovation(BackwardFamily):
     log_obs_scale: Float[Array, " dy"]
     observation_matrix: Float[Array, "dy d"] | None = None
     offset: Float[Array, " dy"] | None = None
+    scale_matrix: Float[Array, "dy d"] | None = None
     clock: int | None = eqx.field(static=True, default=None)
 
     @classmethod
@@ -68,38 +73,42 @@ class Innovation(BackwardFamily):
         observation_matrix: ArrayLike | None = None,
         offset: ArrayLike | None = None,
         width: int = 64,
+        scale_matrix: ArrayLike | None = None,
         clock: int | None = None,
         *,
         key: Array,
     ) -> "Innovation":
         """A start near the Kalman filter of the linear model that the arguments describe.
 
-        `obs_scale` holds the standard deviations of y given x. `offset` starts at zero unless given.
+        `obs_scale` holds the standard deviations of y given x; with a `scale_matrix`, those of y given x = 0. `offset`
+        starts at zero unless given.
         """
         obs_scale = floating(obs_scale)
         if obs_scale.ndim != 1:
             raise ValueError(f"obs_scale must be a vector, one number for each column, not {obs_scale.shape}.")
         require_positive("obs_scale", obs_scale)
         d, dy = dynamics.dim, len(obs_scale)
-        if observation_matrix is None:
+        if observation_matrix is not None and scale_matrix is not None:
+            raise ValueError("Give an observation_matrix or a scale_matrix: only one of them is read.")
+        matrix = scale_matrix if observation_matrix is None else observation_matrix
+        if matrix is None:
             if offset is not None:
-                raise ValueError("offset is part of B x + offset: it needs an observation_matrix.")
+                raise ValueError("offset is a part of what is seen: it needs an observation_matrix or a scale_matrix.")
             sizes = 2 * dy + 2 * d, 2 * d
         else:
-            observation_matrix = floating(observation_matrix)
             offset = jnp.zeros_like(obs_scale) if offset is None else floating(offset)
-            if observation_matrix.shape != (dy, d):
-                raise ValueError(
-                    f"observation_matrix must have shape ({dy}, {d}), columns of y by states, "
-                    f"not {observation_matrix.shape}."
-                )
+            name = "scale_matrix" if observation_matrix is None else "observation_matrix"
+            if jnp.shape(matrix) != (dy, d):
+                shape = jnp.shape(matrix)
+                raise ValueError(f"{name} must have shape ({dy}, {d}), columns of y by states, not {shape}.")
             if offset.shape != (dy,):
                 raise ValueError(f"offset must have shape ({dy},), not {offset.shape}.")
             sizes = 2 * dy, 2 * dy
         net = perceptron(*sizes, width, last_gain=0.1, key=key, dtype=dynamics.mean0.dtype)
         if clock is not None:
             dynamics.over(jnp.ones(()))  # refuses what has no continuous time
-        return cls(dynamics, net, jnp.log(obs_scale), observation_matrix, offset, clock)
+        seen, scaled = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
+        return cls(dynamics, net, jnp.log(obs_scale), seen, offset, scaled, clock)
 
     @classmethod
     def from_model(
@@ -124,9 +133,13 @@ class Innovation(BackwardFamily):
         start = linearise(p, u, key=key_scales)
         A = start.A if full_transition and clock is None else jnp.diag(start.A)
         dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
-        if not np.any(np.asarray(start.B)):
-            return cls.create(dynamics, start.emission_scale, width=width, clock=clock, key=key_net)
-        return cls.create(dynamics, start.emission_scale, start.B, start.offset, width, clock, key=key_net)
+        options = {"width": width, "clock": clock, "key": key_net}
+        if np.any(np.asarray(start.B)):
+            return cls.create(dynamics, start.emission_scale, start.B, start.offset, **options)
+        if np.any(np.asarray(start.scale_slope)):
+            at_zero = start.emission_scale * jnp.exp(-start.scale_slope @ start.mean0)
+            return cls.create(dynamics, at_zero, None, start.offset, scale_matrix=start.scale_slope, **options)
+        return cls.create(dynamics, start.emission_scale, **options)
 
     @property
     def state_dim(self) -> int:
@@ -157,16 +170,23 @@ class Innovation(BackwardFamily):
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:
         """The rows of the site, and their residuals, both in units of its standard deviations."""
-        if self.observation_matrix is None:
-            return self._read_state(prediction, y)
-        return self._read_innovation(prediction, y, self.observation_matrix)
-
-    def _read_innovation(self, prediction, y, B):
         # Held: learned from a stream, they would follow its latest stretch, and A and the network can say as much.
-        B, offset, r = jax.lax.stop_gradient((B, self.offset, jnp.exp(self.log_obs_scale)))
+        B, J, offset, log_r = jax.lax.stop_gradient(
+            (self.observation_matrix, self.scale_matrix, self.offset, self.log_obs_scale)
+        )
         seen = ~jnp.isnan(y)
-        expected = B @ prediction.mean + offset
-        residual = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
+        y = jnp.where(seen, y, 0.0)
+        if B is not None:
+            residual = jnp.where(seen, y - (B @ prediction.mean + offset), 0.0)
+            return self._read_residual(prediction, residual, seen, B, jnp.exp(log_r))
+        if J is not None:
+            z = (y - offset) * jnp.exp(-log_r - J @ prediction.mean)
+            residual = jnp.where(seen, 0.5 * (z**2 - 1.0), 0.0)
+            return self._read_residual(prediction, residual, seen, J, jnp.full_like(log_r, 0.5**0.5))
+        return self._read_state(prediction, y, seen, jnp.exp(log_r))
+
+    def _read_residual(self, prediction, residual, seen, B, r):
+        """`residual` is what is new about B x, seen in noise of standard deviation r."""
         variance = prediction.variance(B)
         inputs = jnp.concatenate([jnp.arcsinh(residual / r), jnp.log(variance / r**2 + FLOOR)])
         raw_precision, raw_pull = jnp.split(self.net(inputs), 2)
@@ -175,19 +195,17 @@ class Innovation(BackwardFamily):
         pull = jax.nn.sigmoid(raw_pull + 3.0) * reach * jnp.tanh(residual / reach)
         return weight[:, None] * B, weight * pull
 
-    def _read_state(self, prediction, y):
-        r = jax.lax.stop_gradient(jnp.exp(self.log_obs_scale))
-        missing = jnp.isnan(y)
+    def _read_state(self, prediction, y, seen, r):
         variance = prediction.variance()
         prior = self.dynamics.prior.variance()
         inputs = [
-            jnp.arcsinh(jnp.where(missing, 0.0, y) / r),
-            missing.astype(y.dtype),
+            jnp.arcsinh(y / r),
+            1.0 - seen.astype(y.dtype),
             jnp.arcsinh((prediction.mean - self.dynamics.mean0) / jnp.sqrt(prior)),
             jnp.log(variance / prior + FLOOR),
         ]
         raw_precision, raw_mean = jnp.split(self.net(jnp.concatenate(inputs)), 2)
-        weight = jnp.where(missing.all(), 0.0, jnp.sqrt(positive(raw_precision - 2.0)))
+        weight = jnp.where(seen.any(), jnp.sqrt(positive(raw_precision - 2.0)), 0.0)
         # Mean m + √C_kk shift and precision weight² / C_kk, for each state.
         shift = 3.0 * jnp.tanh(raw_mean / 3.0)
         return jnp.diag(weight / jnp.sqrt(variance)), weight * shift

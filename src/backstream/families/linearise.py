@@ -30,6 +30,8 @@ class Linearisation(NamedTuple):
     B: Float[Array, "dy d"]
     offset: Float[Array, " dy"]
     emission_scale: Float[Array, " dy"]
+    scale_slope: Float[Array, "dy d"]
+    """The Jacobian of the logarithm of the emission's scale; zero where it has none that is finite."""
 
     def drift(self, A: Array) -> Float[Array, " d"]:
         """What makes A x + drift right at the prior mean."""
@@ -51,9 +53,10 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
         slopes = [
             jax.jacfwd(lambda x, law_at=law_at: _location(law_at(x, u)))(mean0) for law_at in (p.transition, p.emission)
         ]
-        return [_location(law) for law in laws], slopes, [_scale(law) for law in laws]
+        scale_slope = jax.jacfwd(lambda x: jnp.log(_scale(p.emission(x, u))))(mean0)
+        return [_location(law) for law in laws], slopes, [_scale(law) for law in laws], scale_slope
 
-    (mean0, moved, seen), (A, B), scales = jax.tree.map(np.asarray, read(u))
+    (mean0, moved, seen), (A, B), scales, scale_slope = jax.tree.map(np.asarray, read(u))
     for i, law_at in enumerate((lambda: p.prior(u), lambda: p.transition(mean0, u), lambda: p.emission(mean0, u))):
         if not np.isfinite(scales[i]).all():
             width = _half_width(law_at(), key=jax.random.fold_in(key, i))
@@ -69,7 +72,8 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
     left, singular, right = np.linalg.svd(A)
     if singular[0] > MAX_EXPANSION:
         A = (left * np.minimum(singular, MAX_EXPANSION)) @ right
-    values = mean0, scales[0], A, moved, scales[1], B, seen - B @ mean0, scales[2]
+    scale_slope = np.where(np.isfinite(scale_slope), scale_slope, 0.0)
+    values = mean0, scales[0], A, moved, scales[1], B, seen - B @ mean0, scales[2], scale_slope
     return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
 
 

@@ -1,0 +1,1 @@
+"""The way in and out: sources of observations, checkpoints, results on disk."""

@@ -1,11 +1,12 @@
 """Learning: λ and θ move here, and only here."""
 
 from .averaging import Averaging
-from .defaults import default_learner
+from .defaults import Settings, build, default_learner
 from .monitor import Monitor, Report
 from .offline import Fit, fit, fit_within_epochs
 from .online import Info, LearnerState, OnlineLearner
 from .per_step import PerStepLearner
+from .watched import WatchedLearner, WatchedState
 
 __all__ = [
     "Averaging",
@@ -16,6 +17,10 @@ __all__ = [
     "OnlineLearner",
     "PerStepLearner",
     "Report",
+    "Settings",
+    "WatchedLearner",
+    "WatchedState",
+    "build",
     "default_learner",
     "fit",
     "fit_within_epochs",

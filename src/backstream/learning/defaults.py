@@ -1,24 +1,101 @@
-"""The learner that the evidence recommends; see docs/decisions.md."""
+"""The learner that the evidence recommends, see docs/decisions.md, and how to build it from a few settings."""
 
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array
 
-from backstream.estimators import FixedLag
+from backstream.estimators import FixedLag, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
+from backstream.families import BackwardFamily, Innovation
 from backstream.models.base import StateSpaceModel
 
+from .monitor import Monitor
 from .online import OnlineLearner
+from .watched import WatchedLearner
+
+LEAST = {"lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
 
 
-def default_learner(p: StateSpaceModel, rate: float = 3e-3, lag: int = 8, num_trajectories: int = 4) -> OnlineLearner:
+@dataclass(frozen=True)
+class Settings:
+    """What can be set about learning without writing Python. Built by `build`, written down with every run."""
+
+    method: Literal["window", "recursion"] = "window"
+    """Where the gradient comes from: trajectories over a window, or the paper's recursion, for long memories."""
+    lag: int = 8
+    """Observations in the window."""
+    trajectories: int = 4
+    """Trajectories that are drawn through the window."""
+    particles: int = 100
+    """Samples that the recursion carries."""
+    gamma: float = 0.8
+    """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
+    rate: float = 3e-3
+    """The step size of Adam, which falls to a tenth over the first 90 000 observations."""
+    width: int = 64
+    """Hidden units of the family's network."""
+    seed: int = 0
+    """Of the family's start and of every draw."""
+    learn_model: bool = False
+    """Whether θ is learned too."""
+    model_rate: float = 1e-3
+    """The step size of Adam for θ."""
+    monitor_every: int = 500
+    """How many observations the monitor looks at each time."""
+
+    def __post_init__(self):
+        if self.method not in ("window", "recursion"):
+            raise ValueError(f"method must be 'window' or 'recursion', not {self.method!r}.")
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        if self.seed >= 2**31:
+            raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie between 0 and 1, not at {self.gamma}.")
+        for name in ("rate", "model_rate"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}.")
+
+    def estimator(self) -> OnlineEstimator:
+        if self.method == "window":
+            return FixedLag(self.lag, self.trajectories, learn_model=self.learn_model)
+        objective = Renewal(self.gamma)
+        return RecursiveScore(self.particles, MomentCorrected(), objective=objective, learn_model=self.learn_model)
+
+
+def default_learner(p: StateSpaceModel, settings: Settings | None = None) -> OnlineLearner:
     """Reparameterised trajectories over a sliding window, Adam with clipped gradients, averaged iterates.
 
     The rate falls like 1/(1 + t/10 000), to a tenth of what it was: fast at first, and never so slow that a change of
     regime goes unlearned.
     """
-    optimiser = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate)))
-    return OnlineLearner(p, FixedLag(lag, num_trajectories), optimiser)
+    settings = Settings() if settings is None else settings
+    model_optimiser = _optimiser(settings.model_rate) if settings.learn_model else None
+    return OnlineLearner(p, settings.estimator(), _optimiser(settings.rate), model_optimiser)
+
+
+def build(
+    p: StateSpaceModel, settings: Settings, u: Any = None, clock: int | None = None
+) -> tuple[WatchedLearner, BackwardFamily, Array]:
+    """The default learner with its monitor, the family it starts from, and the key of its draws.
+
+    `u` is an example of the model's inputs, if it has any, `clock` the place in it of the time since the last
+    observation. The same model and settings give the same bits.
+    """
+    key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
+    q = Innovation.from_model(p, settings.width, u, clock=clock, key=key_family)
+    return WatchedLearner(default_learner(p, settings), Monitor(window=settings.monitor_every)), q, key_learner
 
 
 def falling(rate: float, halved_after: float = 10_000.0, floor: float = 0.1) -> optax.Schedule:
     """rate / (1 + t / halved_after), but no less than floor · rate."""
     return lambda t: rate * jnp.maximum(floor, 1 / (1 + t / halved_after))
+
+
+def _optimiser(rate: float) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate)))

@@ -1,0 +1,81 @@
+"""What goes wrong ends in one sentence on stderr and an exit code that a script can use; --debug shows the rest."""
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import typer
+
+DEBUG = "BACKSTREAM_DEBUG"
+FAILURE, USAGE, INTERRUPTED = 1, 2, 128 + signal.SIGINT
+
+
+def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose errors are sentences: exit code 2 for what cannot be asked, 1 for what failed, 130 for Ctrl-C."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            silence_stdout()
+            end("The reader of standard output went away.", FAILURE)
+        except Exception as error:
+            if os.environ.get(DEBUG):
+                raise
+            sentence, code = _told(error)
+            end(sentence, code)
+
+    return wrapped
+
+
+def end(sentence: str, code: int) -> None:
+    print(f"backstream: {sentence}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def silence_stdout() -> None:
+    """After its reader has gone: Python would complain once more at its own end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    from backstream.io.errors import InputError, RunError
+
+    text = " ".join(str(error).split())
+    if isinstance(error, InputError):
+        return text, USAGE
+    if isinstance(error, RunError):
+        return text, FAILURE
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'A file'} cannot be used: {error.strerror}.", FAILURE
+    return f"{type(error).__name__}: {text} (Add --debug for the whole story.)", FAILURE
+
+
+class Stop:
+    """Ctrl-C and the signal that asks a process to end: heard at once, acted on between two pieces of work."""
+
+    def __init__(self):
+        self.signal = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear)
+
+    def requested(self) -> bool:
+        return self.signal != 0
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:  # a second time: at once
+            raise KeyboardInterrupt
+        self.signal = number
+        os.write(2, b"\nStopping after what is being computed; press Ctrl-C again to stop at once.\n")
+
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal else 0

@@ -1,0 +1,74 @@
+"""`backstream forecast`: where the state goes."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .failures import plainly
+from .options import ModelOption, RunPath
+
+
+@plainly
+def forecast(
+    run: RunPath,
+    horizon: Annotated[int, typer.Option("--horizon", "-n", min=1, help="How many rows ahead.")] = 50,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. [default: RUN/forecast.parquet]"),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Futures that are drawn.")] = 1000,
+    level: Annotated[float, typer.Option(min=0.01, max=0.99, help="Of the intervals, lower to upper.")] = 0.9,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(help="A file with the model's inputs in the rows to come; elapsed time in a column elapsed."),
+    ] = None,
+    model: ModelOption = None,
+) -> None:
+    """The states and observations after the last row that the run has read, with intervals.
+
+    Columns: step (1 is the next row); mean, std, lower and upper of each state (state_mean_0, …) and of each observed
+    column.
+
+    Example: backstream forecast run/ --horizon 50 --out ahead.csv
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from backstream.io.config import Columns
+    from backstream.io.errors import InputError
+    from backstream.io.sources import open_source, read_all
+    from backstream.io.tables import check_suffix, write_table
+
+    from .opening import open_run
+
+    target = str(run / "forecast.parquet") if out is None else out
+    if target != "-":
+        check_suffix(Path(target))
+    opened = open_run(run, model)
+    columns, known = opened.config.columns, None
+    wanted = (*columns.inputs, *(["elapsed"] if columns.elapsed else []))
+    if wanted:
+        if inputs is None:
+            raise InputError(
+                f"The model has inputs ({', '.join(wanted)}): give those of the next {horizon} rows with --inputs FILE."
+            )
+        known = read_all(open_source(inputs, Columns(observed=wanted), dtype=opened.config.precision)).ys
+        if len(known) < horizon or not np.isfinite(known[:horizon]).all():
+            raise InputError(f"{inputs} must hold {horizon} rows without empty cells; it holds {len(known)}.")
+        known = known[:horizon].astype(opened.config.precision)
+    ahead = opened.forecast(horizon, known, samples)
+    parts = {"step": np.arange(1, horizon + 1)}
+    for prefix, draws, labels in (
+        ("state_", ahead.states, None),
+        ("", ahead.observations, columns.observed),
+    ):
+        table = draws.to_arrow(level).drop_columns("row")
+        for name in table.column_names:
+            what, _, index = name.rpartition("_")
+            label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
+            parts[label] = table[name]
+    write_table(pa.table(parts), target, opened.config.text())
+    if target != "-":
+        print(f"{horizon} rows after row {opened.learned.position:,} in {target}.", file=sys.stderr)

@@ -1,0 +1,97 @@
+"""`backstream inspect`: a run in words."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from .failures import plainly
+from .options import RunPath
+
+
+@plainly
+def inspect(
+    run: RunPath,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for a script.")] = False,
+) -> None:
+    """What was learned, from what, with which settings, and how healthy it is.
+
+    Example: backstream inspect run/
+    """
+    from dataclasses import asdict
+
+    from backstream.io.checkpoints import Checkpoints, DamagedCheckpointError
+    from backstream.io.runs import CHECKPOINTS, open_config, read_reports
+
+    config, reports = open_config(run), read_reports(run)
+    checkpoints, damaged, newest = Checkpoints(run / CHECKPOINTS, config.saving.keep), [], None
+    for position in reversed(checkpoints.positions()):
+        try:
+            newest = checkpoints.about(position)
+            break
+        except DamagedCheckpointError as error:
+            damaged.append(str(error))
+    found: dict[str, Any] = {
+        "config": asdict(config),
+        "position": 0 if newest is None else newest["position"],
+        "last_time": None if newest is None else newest["record"]["time"],
+        "state_digest": None if newest is None else newest["digest"],
+        "damaged": damaged,
+        "reports": len(reports),
+        "windows_with_warnings": sum(bool(report.warnings) for report in reports),
+        "latest": reports[-1]._asdict() if reports else None,
+    }
+    if as_json:
+        json.dump(found, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    for line in _words(found, reports):
+        print(line)
+
+
+def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
+    config = found["config"]
+    parameters = ", ".join(f"{key} = {value}" for key, value in config["model"]["parameters"].items())
+    learning, columns = config["learning"], config["columns"]
+    lines = [
+        f"Model      {config['model']['name']}" + (f" ({parameters})" if parameters else ""),
+        f"Observed   {', '.join(columns['observed'])}"
+        + (f"; inputs {', '.join(columns['inputs'])}" if columns["inputs"] else "")
+        + (f"; time {columns['time']}" if columns["time"] else "")
+        + ("; time since the last row is an input" if columns["elapsed"] else ""),
+        f"Learning   {_method(learning)}, rate {learning['rate']:g}, width {learning['width']}, "
+        f"seed {learning['seed']}, {config['precision']}"
+        + (", the model too" if learning["learn_model"] else "")
+        + f"; backstream {config['version']}",
+        f"Saved      {found['position']:,} rows"
+        + (f", the last of {found['last_time']}" if found["last_time"] else "")
+        + ("" if found["state_digest"] is None else f"; state {found['state_digest'][:12]}"),
+    ]
+    lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
+    if not reports:
+        return [*lines, f"Health     not known yet: the monitor looks after {learning['monitor_every']} rows"]
+    first, latest = reports[0], reports[-1]
+    lines.append(
+        f"ELBO       {latest.average_elbo:.3f} nats per row under the result (it began at {first.average_elbo:.3f}); "
+        f"the recursion says {latest.elbo:.3f}, unbiased trajectories {latest.unbiased_elbo:.3f} "
+        f"± {latest.unbiased_error:.3f}"
+    )
+    if learning["method"] == "recursion":
+        lines.append(f"Samples    effective sample size {latest.ess:.1f} of {learning['particles']}")
+    lines.append(f"Updates    {100 * latest.refused:.1f} % of the latest were not finite, and refused")
+    if latest.warnings:
+        lines += [f"Health     {warning}" for warning in latest.warnings]
+    elif found["windows_with_warnings"]:
+        lines.append(
+            f"Health     good now; {found['windows_with_warnings']} of {found['reports']} earlier windows had warnings"
+        )
+    else:
+        lines.append(f"Health     good: {found['reports']} windows, no warning")
+    return lines
+
+
+def _method(learning: dict[str, Any]) -> str:
+    if learning["method"] == "recursion":
+        return f"recursion with {learning['particles']} particles"
+    return f"window of {learning['lag']} rows with {learning['trajectories']} trajectories"

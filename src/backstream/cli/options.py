@@ -1,0 +1,59 @@
+"""Options that several commands have, and the settings they stand for."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+Precision = Literal["float32", "float64"]
+Format = Literal["csv", "jsonl", "parquet"]
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="linear-gaussian, chaotic-rnn, stochastic-volatility, growth, or your own: file.py:Class or "
+        "package.module:Class.",
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, made by backstream stream.")]
+SourceName = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="A CSV, JSON Lines or Parquet file, or - for standard input.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the model, as in --set dim=5. May be repeated."),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file with settings; flags win over it. See run/config.toml.")
+]
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", help="What the source holds, where its name does not tell.")
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Where the model's file is now, if it has moved since the run.")
+]
+PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. [default: float32]")]
+
+
+def names(text: str | None) -> list[str] | None:
+    """A list of column names, as y1,y2."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parameters(settings: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE pairs, each value as in TOML, or text where it is not."""
+    import tomllib
+
+    from backstream.io.errors import InputError
+
+    result: dict[str, Any] = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--set takes NAME=VALUE, not {setting!r}.")
+        try:
+            result[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            result[name.strip()] = value
+    return result

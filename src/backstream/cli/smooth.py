@@ -1,0 +1,44 @@
+"""`backstream smooth`: where the state was, given all of a source."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .failures import plainly
+from .options import FormatOption, ModelOption, RunPath, SourceName
+
+
+@plainly
+def smooth(
+    run: RunPath,
+    source: SourceName,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. [default: RUN/smoothed.parquet]"),
+    ] = None,
+    format: FormatOption = None,
+    model: ModelOption = None,
+) -> None:
+    """The states behind every row of a source, given all of its rows, under what the run has learned.
+
+    The source is held in memory. It may be the one that was learned from, or another with the same columns.
+
+    Example: backstream smooth run/ obs.csv --out smoothed.csv
+    """
+    from backstream.io.tables import check_suffix, write_table
+
+    from .opening import open_run
+
+    target = str(run / "smoothed.parquet") if out is None else out
+    if target != "-":
+        check_suffix(Path(target))
+    opened = open_run(run, model)
+    batch = opened.data(source, format=format)
+    table = opened.smooth(batch).to_arrow()
+    if batch.times is not None:
+        table = table.add_column(1, "time", [batch.times])
+    write_table(table, target, opened.config.text())
+    if target != "-":
+        print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)

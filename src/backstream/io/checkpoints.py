@@ -1,0 +1,255 @@
+"""Checkpoints: a pytree of arrays and what it belongs to, whole or not at all, and refused if a byte has changed.
+
+A checkpoint is a directory named by the position in the source:
+
+    checkpoints/000000001000/
+      state/        the arrays, by orbax
+      about.json    names, shapes and types of the arrays, their digest, the version, and what the caller adds
+      SHA256SUMS    of all of the above; `sha256sum -c SHA256SUMS` checks it without this library
+
+The sums are compared before anything is parsed, and nothing is unpickled: a restored pytree has the structure of one
+that the caller builds, and only its numbers come from the disk.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backstream import __version__
+
+from . import atomic
+from .errors import InputError, RunError
+
+ABOUT, STATE, SUMS = "about.json", "state", "SHA256SUMS"
+
+
+class DamagedCheckpointError(RunError):
+    """A checkpoint that is not what was written."""
+
+
+class Checkpoint(NamedTuple):
+    """What was saved."""
+
+    position: int
+    """How many rows of the source are behind it."""
+    tree: Any
+    record: dict[str, Any]
+    """What the caller added: plain JSON."""
+
+
+class Checkpoints:
+    """The checkpoints in a directory, of which the newest `keep` stay.
+
+        checkpoints = Checkpoints(Path("run/checkpoints"))
+        checkpoints.save(1000, state, {"note": "after the first thousand"})
+        position, state, record = checkpoints.newest(like)
+
+    `like` is a pytree of the same structure, of arrays or of `jax.ShapeDtypeStruct`s: what `eqx.filter_eval_shape`
+    makes of the function that made the first state.
+    """
+
+    def __init__(self, directory: Path, keep: int = 3):
+        if keep < 1:
+            raise InputError(f"At least 1 checkpoint must be kept, not {keep}.")
+        self.directory, self.keep = Path(directory), keep
+
+    def positions(self) -> list[int]:
+        """Of all checkpoints, oldest first, whether they can be read or not."""
+        return sorted(int(path.name) for path in self.directory.glob("[0-9]*") if path.name.isdecimal())
+
+    def path(self, position: int) -> Path:
+        return self.directory / f"{position:012d}"
+
+    def save(self, position: int, tree: Any, record: dict[str, Any]) -> Path:
+        """Writes a checkpoint, then removes the oldest beyond `keep`."""
+        leaves = _leaves(tree)
+        table = [leaf.description() for leaf in leaves]
+        arrays = {f"{i:05d}": leaf.array() for i, leaf in enumerate(leaves)}
+        about = {
+            "version": __version__,
+            "position": position,
+            "digest": digest(tree),
+            "leaves": table,
+            "record": record,
+        }
+        incoming, final = self.directory / f"{atomic.INCOMING}{position:012d}", self.path(position)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(incoming, ignore_errors=True)
+            incoming.mkdir()
+            _save_arrays(incoming / STATE, {name: array for name, array in arrays.items() if array.size})
+            (incoming / ABOUT).write_text(json.dumps(about, indent=1))
+            (incoming / SUMS).write_text("".join(f"{value}  {name}\n" for name, value in _sums(incoming).items()))
+            atomic.publish(incoming, final)
+        except Exception as error:  # orbax raises errors of many types
+            shutil.rmtree(incoming, ignore_errors=True)
+            raise RunError(f"The checkpoint {final} could not be written: {_reason(error)}") from error
+        for old in self.positions()[: -self.keep]:
+            shutil.rmtree(self.path(old))
+        return final
+
+    def about(self, position: int) -> dict[str, Any]:
+        """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""
+        path = self.path(position)
+        try:
+            entries = [line.split("  ", 1) for line in (path / SUMS).read_text().splitlines()]
+            expected = {name: value for value, name in entries}
+            found = _sums(path)
+        except (OSError, ValueError) as error:
+            raise DamagedCheckpointError(
+                f"The checkpoint {path} is damaged: its sums cannot be read ({error})."
+            ) from error
+        for name in sorted(expected.keys() | found.keys()):
+            if name not in found:
+                raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {name} is missing.")
+            if expected.get(name) != found[name]:
+                raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {name} is not what was written.")
+        return json.loads((path / ABOUT).read_text())
+
+    def load(self, position: int, like: Any) -> Checkpoint:
+        """Reads one checkpoint into the structure of `like`.
+
+        Raises DamagedCheckpointError if its bytes have changed, and InputError, naming what differs, if it belongs to
+        another version, model, family or setting.
+        """
+        path, about = self.path(position), self.about(position)
+        if about["version"] != __version__:
+            raise InputError(
+                f"The checkpoint {path} was written by backstream {about['version']}, and this is {__version__}: "
+                "use that version, or begin a new run."
+            )
+        wanted = _leaves(like)
+        _compare(path, about["leaves"], [leaf.description() for leaf in wanted])
+        stored = [f"{i:05d}" for i, entry in enumerate(about["leaves"]) if 0 not in entry["shape"]]
+        arrays = _load_arrays(path / STATE, stored)
+        restored = {
+            leaf.name: leaf.restored(arrays.get(f"{i:05d}", np.zeros(entry["shape"])))
+            for i, (leaf, entry) in enumerate(zip(wanted, about["leaves"], strict=True))
+        }
+        tree = jax.tree_util.tree_map_with_path(
+            lambda names, leaf: restored.get(jax.tree_util.keystr(names), leaf), like
+        )
+        if digest(tree) != about["digest"]:
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: its arrays are not those that were saved.")
+        return Checkpoint(about["position"], tree, about["record"])
+
+    def newest(self, like: Any, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
+        """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged."""
+        positions = self.positions()
+        for position in reversed(positions):
+            try:
+                return self.load(position, like)
+            except DamagedCheckpointError as error:
+                warn(f"{error} The one before it is used instead.")
+        if positions:
+            raise DamagedCheckpointError(f"Every checkpoint in {self.directory} is damaged: begin a new run.")
+        return None
+
+
+def digest(tree: Any) -> str:
+    """The SHA-256 of the arrays and numbers of a pytree, with their names, shapes and types.
+
+    >>> digest({"a": np.zeros(2)}) == digest({"a": np.zeros(2)})
+    True
+    >>> digest({"a": np.zeros(2)}) == digest({"a": np.zeros((1, 2))})
+    False
+    """
+    total = hashlib.sha256()
+    for leaf in _leaves(tree):
+        total.update(json.dumps(leaf.description(), sort_keys=True).encode())
+        total.update(leaf.array().tobytes())
+    return total.hexdigest()
+
+
+# ---- leaves ----------------------------------------------------------------------------------------------------------
+class _Leaf(NamedTuple):
+    """An array, a key, a number, or the shape of one."""
+
+    name: str
+    value: Any
+
+    def description(self) -> dict[str, Any]:
+        if isinstance(self.value, bool | int | float):
+            return {"name": self.name, "shape": [], "dtype": type(self.value).__name__}
+        return {"name": self.name, "shape": list(self.value.shape), "dtype": str(self.value.dtype)}
+
+    def array(self) -> np.ndarray:
+        return np.asarray(jax.random.key_data(self.value) if _is_key(self.value) else self.value)
+
+    def restored(self, array: np.ndarray) -> Any:
+        """What was saved, as the kind of thing that `value` is."""
+        if isinstance(self.value, bool | int | float):
+            return type(self.value)(array.item())
+        if _is_key(self.value):
+            return jax.random.wrap_key_data(jnp.array(array), dtype=self.value.dtype)
+        # A copy: the learner overwrites the buffers of its state, and these may be shared with NumPy.
+        return jnp.array(array, self.value.dtype)
+
+
+def _is_key(value: Any) -> bool:
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _leaves(tree: Any) -> list[_Leaf]:
+    named = jax.tree_util.tree_flatten_with_path(tree)[0]
+    kinds = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct | bool | int | float
+    return [_Leaf(jax.tree_util.keystr(names), leaf) for names, leaf in named if isinstance(leaf, kinds)]
+
+
+def _compare(path: Path, saved: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    there, here = ({entry["name"]: entry for entry in table} for table in (saved, wanted))
+    for name in sorted(there.keys() ^ here.keys()):
+        who, other = ("the checkpoint", "the learner") if name in there else ("the learner", "the checkpoint")
+        raise InputError(
+            f"The checkpoint {path} is of another family or learner: {who} has {name}, and {other} has not."
+        )
+    for name, entry in there.items():
+        for what in ("shape", "dtype"):
+            if entry[what] != here[name][what]:
+                raise InputError(
+                    f"The checkpoint {path} does not fit: the {what} of {name} is {entry[what]} there, "
+                    f"and {here[name][what]} with the model and the settings given."
+                )
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+def _sums(path: Path) -> dict[str, str]:
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file != path / SUMS)
+    return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp
+
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what orbax has to say is in what it raises
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+def _save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    import orbax.checkpoint as ocp
+
+    with _checkpointer() as checkpointer:
+        checkpointer.save(path.absolute(), args=ocp.args.PyTreeSave(arrays))
+
+
+def _load_arrays(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+    import orbax.checkpoint as ocp
+
+    with _checkpointer() as checkpointer:
+        as_numpy = dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray))
+        return checkpointer.restore(path.absolute(), args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+
+
+def _reason(error: Exception) -> str:
+    """One line of what may be a long story."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + "."
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,117 @@
+"""An open run: what it wrote, and what it learned, ready to be used."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import pyarrow as pa
+
+from backstream import posterior
+from backstream.families import BackwardFamily
+from backstream.learning import LearnerState, Report
+from backstream.models import StateSpaceModel
+
+from .catalogue import describe, find
+from .checkpoints import Checkpoints
+from .errors import InputError
+from .runs import CHECKPOINTS, open_config, read_filtered, read_reports
+from .sources import Batch, Format, open_source, read_all
+from .streaming import prepare
+
+
+class Learned(NamedTuple):
+    """The newest checkpoint of a run."""
+
+    position: int
+    """How many rows it has read."""
+    model: StateSpaceModel
+    """With the averaged θ, where that is learned."""
+    q: BackwardFamily
+    """With the averaged λ: the result."""
+    state: LearnerState
+
+
+class Run:
+    """A run directory, opened for reading.
+
+        run = Run("run/")
+        run.filtered().to_pandas()
+        run.smooth("obs.csv").interval(0.9)
+        run.forecast(50).observations.mean()
+
+    `model` is needed only for a run whose model was made in Python: no code and no pickle is in a run directory. A
+    model that has a name is found again by it, and refused if its source or its values have changed.
+    """
+
+    def __init__(self, path: str | Path, model: StateSpaceModel | None = None, name: str | None = None):
+        self.path, self.config = Path(path), open_config(Path(path))
+        self._model, self._name = model, name
+        self.warnings: list[str] = []
+
+    def filtered(self) -> pa.Table:
+        """Means and standard deviations of the state at each row, as they were when the row was read."""
+        return read_filtered(self.path)
+
+    def reports(self) -> list[Report]:
+        """What the monitor said."""
+        return read_reports(self.path)
+
+    @cached_property
+    def learned(self) -> Learned:
+        """What the newest checkpoint holds; `warnings` names any that is damaged."""
+        model = self._found() if self._model is None else self._checked(self._model)
+        prepared = prepare(model, self.config)
+        checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
+        checkpoint = checkpoints.newest(prepared.blank(), self.warnings.append)
+        if checkpoint is None:
+            raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+        state = checkpoint.tree.learner
+        return Learned(checkpoint.position, prepared.watched.learner.current_model(state), state.average, state)
+
+    def data(self, source: Any, *, format: Format | None = None) -> Batch:
+        """All of a source, by the columns of the run and in its precision."""
+        dtype = self.config.precision
+        batch = read_all(open_source(source, self.config.columns, format=format, dtype=dtype))
+        inputs = None if batch.inputs is None else batch.inputs.astype(dtype)
+        return batch._replace(ys=batch.ys.astype(dtype), inputs=inputs)
+
+    def filter(self, source: Any) -> posterior.Marginals:
+        """The states behind each row of a source given the rows up to it, under what was learned in the end. A
+        source is a file, an array, a table, or what `data` returned."""
+        batch = source if isinstance(source, Batch) else self.data(source)
+        return posterior.filter(self.learned.q, batch.ys, batch.inputs)
+
+    def smooth(self, source: Any) -> posterior.Marginals:
+        """The states behind all of a source given all of it, under what was learned."""
+        batch = source if isinstance(source, Batch) else self.data(source)
+        return posterior.smooth(self.learned.q, batch.ys, batch.inputs, key=self._key(1))
+
+    def forecast(self, horizon: int, inputs: Any = None, num_samples: int = 1000) -> posterior.Forecast:
+        """The next states and observations after the last row read. `inputs` [horizon, k], where the model has any."""
+        if inputs is None and self.config.columns.has_inputs():
+            raise InputError(f"The model has inputs: give those of the next {horizon} rows.")
+        learned = self.learned
+        law = learned.q.marginal(learned.state.filtered)
+        return posterior.forecast(learned.model, law, horizon, num_samples, inputs, key=self._key(2))
+
+    def _key(self, purpose: int) -> jax.Array:
+        """Draws that are the same each time, and not those of the learner."""
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.learning.seed), 2**31), purpose)
+
+    def _found(self) -> StateSpaceModel:
+        choice = self.config.model
+        name = self._name or choice.name
+        if "made-in" in choice.parameters:
+            raise InputError(
+                f"The model of {self.path} was made in Python ({name}): open the run there, with the model."
+            )
+        file = Path(name.rpartition(":")[0])
+        if file.suffix == ".py" and file.resolve().is_relative_to(self.path.resolve()):
+            raise InputError(f"The model {name} lies in the run directory, from which nothing is executed: move it.")
+        return find(name, choice.parameters, choice.identity)[0]
+
+    def _checked(self, model: StateSpaceModel) -> StateSpaceModel:
+        if describe(model).identity.values != self.config.model.identity.values:
+            raise InputError(f"This model is not the one that {self.path} was made with: its values differ.")
+        return model

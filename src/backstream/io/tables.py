@@ -1,0 +1,51 @@
+"""Tables of results, written as the suffix of their file says."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from backstream import __version__
+
+from . import atomic
+from .errors import InputError, RunError
+from .sources import SUFFIXES
+
+
+def write_table(table: pa.Table, out: str | Path, config: str) -> None:
+    """Parquet, CSV or JSON Lines, in one piece or not at all; "-" is JSON Lines on standard output.
+
+    Parquet carries the version and the text of the configuration.
+    """
+    if str(out) == "-":
+        sys.stdout.write(_jsonl(table))
+        sys.stdout.flush()
+        return
+    path, buffer = Path(out), io.BytesIO()
+    kind = check_suffix(path)
+    if kind == "parquet":
+        pq.write_table(table.replace_schema_metadata({"backstream": __version__, "config": config}), buffer)
+    elif kind == "csv":
+        pyarrow.csv.write_csv(table, buffer)
+    else:
+        buffer.write(_jsonl(table).encode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, buffer.getvalue())
+    except OSError as error:
+        raise RunError(f"{path} could not be written: {error.strerror}.") from error
+
+
+def check_suffix(path: Path) -> str:
+    """What kind of table a path asks for: to be known before hours are spent on its content."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path} must end in one of {', '.join(SUFFIXES)}, so that its format is known.")
+    return SUFFIXES[path.suffix.lower()]
+
+
+def _jsonl(table: pa.Table) -> str:
+    return "".join(json.dumps(row) + "\n" for row in table.to_pylist())

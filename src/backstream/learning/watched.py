@@ -1,0 +1,90 @@
+"""A learner and its monitor as one: what a long-running stream advances, saves and restores."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from backstream.families.base import BackwardFamily
+
+from .monitor import Monitor, Report, Watch
+from .online import Info, LearnerState, OnlineLearner
+
+
+class WatchedState(NamedTuple):
+    """Everything: restored from a checkpoint, it continues bit for bit, in the middle of a window too."""
+
+    learner: LearnerState
+    watch: Watch
+    window: Any
+    """Observations, inputs and infos since the monitor last looked, in arrays of the window's length; what is not
+    yet filled is zero."""
+
+
+class WatchedLearner(eqx.Module):
+    """Reads observations, and has the monitor look after every window of them, counted from the second observation.
+
+        watched = WatchedLearner(learner, Monitor())
+        state, infos = watched.begin(q, ys[:1], key=key)
+        state, infos, reports = watched.read(state, ys[1:])
+
+    Where the looks fall depends on the number of observations only, not on how they are cut into calls.
+    """
+
+    learner: OnlineLearner
+    monitor: Monitor
+
+    def begin(
+        self, q: BackwardFamily, ys: Array | np.ndarray, inputs: Any = None, *, key: Array
+    ) -> tuple[WatchedState, Info]:
+        """The first observation, as a sequence of one."""
+        state, watch, info = self._first(q, ys, inputs, key)
+        window = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._window(ys, inputs, info))
+        return WatchedState(state, watch, window), jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)
+
+    def blank(self, q: BackwardFamily, ys: Array | np.ndarray, inputs: Any = None, *, key: Array) -> WatchedState:
+        """The structure and the shapes of what `begin` returns, with nothing computed: what a checkpoint is read
+        into."""
+        state, watch, info = eqx.filter_eval_shape(lambda: self._first(q, ys, inputs, key))
+        return WatchedState(state, watch, self._window(ys, inputs, info))
+
+    def _first(self, q, ys, inputs, key) -> tuple[LearnerState, Watch, Info]:
+        y, u = jax.tree.map(lambda leaf: leaf[0], (ys, inputs))
+        state, info = self.learner.init(q, y, u, key=key)
+        return state, self.monitor.begin(state), info
+
+    def _window(self, ys, inputs, info) -> Any:
+        row = *jax.tree.map(lambda leaf: leaf[0], (ys, inputs)), info
+
+        def shape(leaf):
+            return jax.ShapeDtypeStruct((self.monitor.window, *leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+        return jax.tree.map(shape, row)
+
+    def read(
+        self, state: WatchedState, ys: Array | np.ndarray, inputs: Any = None
+    ) -> tuple[WatchedState, Info, list[Report]]:
+        """Any number of further observations. The state given is used up."""
+        length, collected, reports = self.monitor.window, [], []
+        while len(ys):
+            filled = (int(state.learner.t) - 1) % length
+            count = min(len(ys), length - filled)
+            now, later = (
+                [jax.tree.map(lambda leaf, part=part: leaf[part], tree) for tree in (ys, inputs)]
+                for part in (slice(0, count), slice(count, None))
+            )
+            learner, infos = self.learner.scan(state.learner, *now)
+            collected.append(infos)
+            window = jax.tree.map(np.array, state.window)
+            for buffer, rows in zip(jax.tree.leaves(window), jax.tree.leaves((*now, infos)), strict=True):
+                buffer[filled : filled + count] = rows
+            watch = state.watch
+            if filled + count == length:
+                seen, seen_inputs, seen_infos = window
+                watch, report = self.monitor.look(self.learner, watch, learner, seen_infos, seen, seen_inputs)
+                reports.append(report)
+                window = jax.tree.map(np.zeros_like, window)
+            state, (ys, inputs) = WatchedState(learner, watch, window), later
+        return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected), reports

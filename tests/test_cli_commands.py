@@ -1,0 +1,118 @@
+"""The five-minute start, command by command, and help that does not wait."""
+
+import json
+import time
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import backstream
+from command import SMALL, run
+
+OWN = """
+import jax.numpy as jnp
+import numpyro.distributions as dist
+import backstream as bs
+
+class Level(bs.StateSpaceModel):
+    noise: float = 0.3
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(x, 0.1).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, self.noise).to_event(1)
+"""
+
+
+@pytest.mark.slow
+def test_from_simulation_to_forecast(tmp_path):
+    obs, states, folder = tmp_path / "obs.csv", tmp_path / "states.csv", tmp_path / "run"
+    said = run("simulate", "chaotic-rnn", "--set", "dim=1", "-n", 130, "-o", obs, "--states", states).stderr
+    assert f"backstream stream chaotic-rnn {obs} --config {obs.with_suffix('.toml')}" in said
+    config = obs.with_suffix(".toml")
+    printed = run("stream", "chaotic-rnn", obs, "--config", config, "--out", folder, *SMALL).stdout
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [row["row"] for row in rows] == list(range(130)) and len(rows[0]["mean"]) == len(rows[0]["std"]) == 1
+
+    run("smooth", folder, obs)
+    smoothed = pq.read_table(folder / "smoothed.parquet")
+    assert smoothed.column_names == ["row", "mean_0", "std_0"] and smoothed.num_rows == 130
+    run("forecast", folder, "--horizon", 7, "-o", tmp_path / "ahead.csv", "--samples", 50)
+    ahead = pyarrow.csv.read_csv(tmp_path / "ahead.csv").to_pydict()
+    assert ahead["step"] == list(range(1, 8))
+    assert all(low < high for low, high in zip(ahead["y0_lower"], ahead["y0_upper"], strict=True))
+
+    found = json.loads(run("evaluate", folder, "--states", states, "--source", obs, "--json").stdout)
+    truth = np.loadtxt(states, skiprows=1)
+    mean = smoothed["mean_0"].to_numpy()
+    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.mean(np.abs(mean - truth)), rel=1e-4)
+    assert found["smoothed, as learned"]["rmse"] < found["the observation itself"]["rmse"]
+
+    run("plot", folder, "--states", states, "-o", tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    words = run("inspect", folder).stdout
+    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "Health" in words
+    about = json.loads(run("inspect", folder, "--json").stdout)
+    assert about["position"] == 130 and about["config"]["learning"]["trajectories"] == 2 and about["reports"] == 6
+
+
+@pytest.mark.slow
+def test_a_users_own_model_in_a_file(tmp_path):
+    """With a parameter, Parquet out of the simulation and into the stream, and a file that changes meanwhile."""
+    file, obs, folder = tmp_path / "level.py", tmp_path / "obs.parquet", tmp_path / "run"
+    file.write_text(OWN)
+    model = f"{file}:Level"
+    run("simulate", model, "--set", "noise=0.5", "-n", 40, "-o", obs)
+    run("stream", model, obs, "--config", obs.with_suffix(".toml"), "--out", folder, *SMALL, "--learn-model")
+    assert "noise = 0.5" in (folder / "config.toml").read_text()
+    printed = run("smooth", folder, obs, "--out", "-").stdout.splitlines()
+    assert len(printed) == 40 and json.loads(printed[-1])["row"] == 39
+    file.write_text(OWN.replace("0.1", "0.2"))
+    refused = run("smooth", folder, obs, check=2).stderr
+    assert "source of the model" in refused and str(file) in refused and "changed" in refused
+
+
+@pytest.mark.slow
+def test_python_does_the_same_job(tmp_path):
+    """The same few names: arrays in, a run directory out, opened again; NumPy and Arrow."""
+    import jax
+
+    model = backstream.LinearGaussian.random(1, 1, key=jax.random.key(0))
+    ys = np.array(model.simulate(60, key=jax.random.key(1))[1])
+    settings = backstream.Settings(lag=4, trajectories=2, width=4, monitor_every=20)
+    saving = backstream.Saving(checkpoint_every=30)
+    options = {"settings": settings, "saving": saving, "progress": False}
+    first = backstream.stream(model, ys[:45], tmp_path / "run", **options)
+    assert first.learned.position == 45
+    again = backstream.stream(model, ys, tmp_path / "run", resume=True, **options)
+    assert again.learned.position == 60 and again.filtered().num_rows == 60 and len(again.reports()) == 2
+    opened = backstream.Run(tmp_path / "run", model)
+    smoothed = opened.smooth(ys)
+    np.testing.assert_array_equal(smoothed.to_arrow()["mean_0"], np.asarray(smoothed.mean)[:, 0])
+    assert opened.forecast(5).observations.to_arrow().num_rows == 5
+    with pytest.raises(ValueError, match="made in Python"):
+        _ = backstream.Run(tmp_path / "run").learned
+    with pytest.raises(ValueError, match="already holds a run"):
+        backstream.stream(model, ys, tmp_path / "run", **options)
+
+
+def test_help_teaches_and_is_quick():
+    for command in ("simulate", "stream", "smooth", "forecast", "evaluate", "plot", "inspect"):
+        shown = " ".join(run(command, "--help").stdout.split())
+        assert f"Example: backstream {command}" in shown, command
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        run("--help")
+        times.append(time.perf_counter() - begun)
+    assert min(times) < 2.0  # without JAX; importing it takes longer than this where the machine is busy
+
+
+def test_version():
+    assert run("--version").stdout == f"backstream {backstream.__version__}\n"

@@ -1,0 +1,158 @@
+"""Configuration: written and read back the same, every wrong key and type named; models by name, checked by digest."""
+
+from dataclasses import replace
+
+import pytest
+
+from backstream.cli.settings import effective
+from backstream.io.catalogue import SHIPPED, Identity, ModelChoice, find
+from backstream.io.config import Columns, Config, Saving, read_config
+from backstream.io.errors import InputError
+from backstream.io.results import Run
+from backstream.learning import Settings
+
+FLAGS = {"model": {"name": "growth", "parameters": {}}}
+
+
+def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
+    awkward = {"text": 'a "quoted" \\ line\n\x7f', "list": [1.0, 2.5], "flag": True, "dotted.key": 3}
+    config = Config(
+        precision="float64",
+        model=ModelChoice("my.py:Model", awkward, Identity("abc", "def")),
+        learning=Settings(rate=1e-7, learn_model=True),
+        columns=Columns(("y 1", "y2"), "at", ("u",), True),
+        saving=Saving(7, 1),
+    )
+    (tmp_path / "config.toml").write_text(config.text())
+    assert read_config(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[learning]\nparticels = 3",
+            "bad.toml, learning has an unknown key 'particels'; the keys are: method, lag",
+        ),
+        ("[learning]\nparticles = 3.5", "bad.toml, learning, particles must be a whole number, not 3.5"),
+        ("[learning]\nparticles = true", "bad.toml, learning, particles must be a whole number, not True"),
+        ("[learning]\nparticles = 1", "bad.toml, learning: particles must be at least 2, not 1"),
+        ("[learning]\nrate = nan", "rate must be a positive number, not nan"),
+        ("[columns]\nobserved = 'y'", "observed must be a list of names, not 'y'"),
+        ("[columns]\nobserved = ['y', 'y']", "'y' is named twice"),
+        ("[columns]\nelapsed = true", "needs the name of the time column"),
+        ("precision = 'half'", "precision must be one of float32, float64, not 'half'"),
+        ("learning = 3", "learning must be a table, not 3"),
+        ("[saving]\nkeep = 0", "keep must be at least 1, not 0"),
+        ("= 3", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path, text, said):
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(InputError) as error:
+        effective(FLAGS, tmp_path / "bad.toml")
+    assert said in str(error.value) and str(tmp_path / "bad.toml") in str(error.value)
+
+
+def test_flags_win_over_the_file_which_wins_over_the_defaults(tmp_path):
+    file = tmp_path / "some.toml"
+    file.write_text("[learning]\nparticles = 7\nwidth = 9\n[model.parameters]\nemission_scale = 2.0\n")
+    config, identity = effective({**FLAGS, "learning": {"particles": 5, "width": None}}, file)
+    assert (config.learning.particles, config.learning.width, config.learning.seed) == (5, 9, 0)
+    assert config.model.parameters == {"emission_scale": 2.0} and identity is None
+    file.write_text("[model]\nname = 'chaotic-rnn'\n")
+    with pytest.raises(InputError, match="is for the model chaotic-rnn, not growth"):
+        effective(FLAGS, file)
+
+
+def recorded(folder, **changes):
+    _, choice = find("growth", {})
+    config = replace(Config(model=choice, columns=Columns(("y",), inputs=("t",))), **changes)
+    (folder / "config.toml").write_text(config.text())
+    return config
+
+
+def test_a_continued_run_keeps_its_settings(tmp_path):
+    before = recorded(tmp_path, learning=Settings(particles=50))
+    config, identity = effective(FLAGS, None, tmp_path)
+    assert config == before and identity == before.model.identity
+    for flags, said in (
+        ({"learning": {"particles": 60}}, "made with learning.particles = 50, not 60"),
+        ({"columns": {"inputs": ["s"]}}, r"made with columns.inputs = \('t',\), not \('s',\)"),
+        ({"model": {"name": "growth", "parameters": {"emission_scale": 2.0}}}, "emission_scale = None, not 2.0"),
+        ({"model": {"name": "chaotic-rnn", "parameters": {}}}, "model.name = 'growth', not 'chaotic-rnn'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            effective({**FLAGS, **flags}, None, tmp_path)
+    recorded(tmp_path, version="0.0.7")
+    with pytest.raises(InputError, match=r"made by backstream 0\.0\.7"):
+        effective(FLAGS, None, tmp_path)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_models_are_found_again(name):
+    _, choice = find(name, {})
+    assert find(choice.name, choice.parameters, choice.identity)[1] == choice
+    with pytest.raises(InputError, match=f"{name} does not take these parameters .*; it takes: "):
+        find(name, {"nonsense": 1})
+    with pytest.raises(InputError, match="its values differ"):
+        find(name, choice.parameters, replace(choice.identity, values="other"))
+
+
+OWN = """
+import pathlib
+import backstream as bs
+pathlib.Path(__file__).with_suffix(".ran").touch()
+class Own(bs.Growth):
+    pass
+def wrong():
+    return 3
+"""
+
+
+def test_a_changed_file_is_refused_before_it_is_run(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    _, choice = find(f"{file}:Own", {"emission_scale": 2.0})
+    file.with_suffix(".ran").unlink()
+    file.write_text(OWN + "\n")
+    with pytest.raises(InputError, match=r"source of the model .*own\.py:Own has changed"):
+        find(choice.name, choice.parameters, choice.identity)
+    assert not file.with_suffix(".ran").exists()
+
+
+def test_nothing_in_a_run_directory_is_executed(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    _, choice = find(f"{file}:Own", {})
+    file.with_suffix(".ran").unlink()
+    recorded(tmp_path, model=choice, precision="float64")
+    with pytest.raises(InputError, match="lies in the run directory, from which nothing is executed"):
+        _ = Run(tmp_path).learned
+    assert not file.with_suffix(".ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "There is no model 'nothing'. Choose one of linear-gaussian"),
+        ("none.py:Model", "none.py cannot be read: No such file"),
+        ("no.such.module:Model", "There is no Python module 'no.such.module'"),
+        ("backstream.models:Nothing", "backstream.models has no model Nothing; it defines: "),
+        ("own.py:Missing", "has no model Missing; it defines: Own"),
+        ("own.py:wrong", "makes a int, not a backstream.StateSpaceModel"),
+        ("broken.py:Model", "broken.py cannot be run: ZeroDivisionError"),
+    ],
+)
+def test_models_that_cannot_be_found(tmp_path, monkeypatch, name, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(InputError) as error:
+        find(name, {})
+    assert said in str(error.value)
+
+
+def test_a_model_by_its_arrays():
+    model, _ = find("backstream.models:StochasticVolatility", {"mu": [0.0], "phi": [0.9], "sigma": [0.2]})
+    assert model.phi.shape == (1,)
