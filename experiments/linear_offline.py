@@ -28,7 +28,7 @@ ESTIMATORS = {
 }
 
 
-def run(name: str, seed: int) -> dict:
+def run(name: str, seed: int, epochs: int | None = None) -> dict:
     keys = jax.random.split(jax.random.fold_in(jax.random.key(2), seed), 4)
     p = LinearGaussian.random(SETTINGS["dim"], SETTINGS["dim"], key=keys[0])
     ys = p.simulate(SETTINGS["length"], key=keys[1])[1]
@@ -43,7 +43,7 @@ def run(name: str, seed: int) -> dict:
         ys,
         estimator=ESTIMATORS[name],
         optimiser=optax.adam(SETTINGS["rate"]),
-        num_epochs=SETTINGS["epochs"],
+        num_epochs=SETTINGS["epochs"] if epochs is None else epochs,
         key=keys[3],
     )
     return {
