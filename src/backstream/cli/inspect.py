@@ -1,6 +1,7 @@
 """`backstream inspect`: a run in words."""
 
 import json
+import math
 import sys
 from typing import Annotated, Any
 
@@ -40,7 +41,9 @@ def inspect(
         "damaged": damaged,
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
-        "latest": reports[-1]._asdict() if reports else None,
+        "latest": {name: None if value != value else value for name, value in reports[-1]._asdict().items()}
+        if reports
+        else None,
     }
     if as_json:
         json.dump(found, sys.stdout, indent=1)
@@ -77,7 +80,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
         f"the recursion says {latest.elbo:.3f}, unbiased trajectories {latest.unbiased_elbo:.3f} "
         f"± {latest.unbiased_error:.3f}"
     )
-    size = "not known" if latest.ess != latest.ess else f"{latest.ess:.1f} of {learning['particles']}"
+    size = "not known" if math.isnan(latest.ess) else f"{latest.ess:.1f} of {learning['particles']}"
     lines.append(f"Samples    effective sample size {size}; {100 * latest.refused:.1f} % of the latest updates refused")
     if latest.warnings:
         lines += [f"Health     {warning}" for warning in latest.warnings]

@@ -40,6 +40,8 @@ class Settings:
         for name, least in (("particles", 2), ("width", 1), ("monitor_every", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        if self.seed >= 2**31:
+            raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
         for name in ("rate", "model_rate"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}.")
