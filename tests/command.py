@@ -24,7 +24,6 @@ def environment():
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "COLUMNS": "200",
-        "PYTHONWARNINGS": "error::ResourceWarning",
     }
 
 

@@ -52,7 +52,7 @@ def evaluate(
         raise InputError(f"{states} has {len(truth)} rows, but the run has read {rows[-1] + 1}.")
     mean, std = (np.column_stack([filtered[f"{name}_{i}"] for i in range(d)]) for name in ("mean", "std"))
     known, half = truth[rows], NormalDist().inv_cdf(0.95)
-    lines = [
+    lines: list[tuple[str, float, float | None]] = [
         (
             "filtered while learning",
             metrics.rmse(mean, known),
