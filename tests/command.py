@@ -24,14 +24,13 @@ def environment():
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "COLUMNS": "200",
-        "PYTHONWARNINGS": "error::ResourceWarning",
     }
 
 
-def run(*arguments, check=0, **options):
+def run(*arguments, check=0, before=(), **options):
     """A command's output, once it has ended with the exit code that was expected."""
     ended = subprocess.run(
-        [BACKSTREAM, *map(str, arguments)],
+        [*before, BACKSTREAM, *map(str, arguments)],
         capture_output="stdout" not in options,
         stderr=subprocess.PIPE if "stdout" in options else None,
         text=True,

@@ -57,9 +57,7 @@ def test_from_simulation_to_forecast(tmp_path):
     run("plot", folder, "--states", states, "-o", tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     words = run("inspect", folder).stdout
-    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "Health" in words
-    about = json.loads(run("inspect", folder, "--json").stdout)
-    assert about["position"] == 130 and about["config"]["learning"]["trajectories"] == 2 and about["reports"] == 6
+    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "2 trajectories" in words and "Health" in words
 
 
 @pytest.mark.slow

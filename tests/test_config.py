@@ -44,6 +44,8 @@ def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
         ("precision = 'half'", "precision must be one of float32, float64, not 'half'"),
         ("learning = 3", "learning must be a table, not 3"),
         ("[saving]\nkeep = 0", "keep must be at least 1, not 0"),
+        ("[model.parameters]\nborn = 2024-01-01", "parameter born of the model must be a number"),
+        ("[learning]\nseed = 9999999999999999999999", "seed must be below 2**31"),
         ("= 3", "is not TOML"),
     ],
 )

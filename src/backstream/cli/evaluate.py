@@ -52,7 +52,7 @@ def evaluate(
         raise InputError(f"{states} has {len(truth)} rows, but the run has read {rows[-1] + 1}.")
     mean, std = (np.column_stack([filtered[f"{name}_{i}"] for i in range(d)]) for name in ("mean", "std"))
     known, half = truth[rows], NormalDist().inv_cdf(0.95)
-    lines = [
+    lines: list[tuple[str, float, float | None]] = [
         (
             "filtered while learning",
             metrics.rmse(mean, known),
@@ -64,7 +64,7 @@ def evaluate(
         if len(batch.ys) != len(truth):
             raise InputError(f"{source} has {len(batch.ys)} rows, but {states} has {len(truth)}.")
         if batch.ys.shape == truth.shape:
-            lines.insert(0, ("the observation itself", metrics.rmse(batch.ys, truth), float("nan")))
+            lines.insert(0, ("the observation itself", metrics.rmse(batch.ys, truth), None))
         for name, law in (
             ("filtered, as learned", opened.filter(batch)),
             ("smoothed, as learned", opened.smooth(batch)),
@@ -75,20 +75,18 @@ def evaluate(
 
             best = metrics.particle_limit(opened.learned.model, batch.ys, batch.inputs, limit, key=jax.random.key(0))
             lines += [
-                ("particle filter (limit)", metrics.rmse(best.filtered, truth), float("nan")),
-                ("particle smoother (limit)", metrics.rmse(best.smoothed, truth), float("nan")),
+                ("particle filter (limit)", metrics.rmse(best.filtered, truth), None),
+                ("particle smoother (limit)", metrics.rmse(best.smoothed, truth), None),
             ]
     if as_json:
-        found = {
-            name: {"rmse": error, "coverage": None if covered != covered else covered} for name, error, covered in lines
-        }
+        found = {name: {"rmse": error, "coverage": covered} for name, error, covered in lines}
         json.dump(found, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         _show(lines, len(known))
 
 
-def _show(lines: list[tuple[str, float, float]], count: int) -> None:
+def _show(lines: list[tuple[str, float, float | None]], count: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -97,5 +95,5 @@ def _show(lines: list[tuple[str, float, float]], count: int) -> None:
     table.add_column("RMSE", justify="right")
     table.add_column("inside 90 % intervals", justify="right")
     for name, error, covered in lines:
-        table.add_row(name, f"{error:.4f}", "" if covered != covered else f"{100 * covered:.0f} %")
+        table.add_row(name, f"{error:.4f}", "" if covered is None else f"{100 * covered:.0f} %")
     Console().print(table)

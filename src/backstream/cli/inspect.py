@@ -40,7 +40,9 @@ def inspect(
         "damaged": damaged,
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
-        "latest": reports[-1]._asdict() if reports else None,
+        "latest": {name: None if value != value else value for name, value in reports[-1]._asdict().items()}
+        if reports
+        else None,
     }
     if as_json:
         json.dump(found, sys.stdout, indent=1)

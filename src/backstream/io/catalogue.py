@@ -84,6 +84,11 @@ class ModelChoice:
     parameters: dict[str, Any] = field(default_factory=dict)
     identity: Identity = field(default_factory=Identity)
 
+    def __post_init__(self):
+        for name, value in self.parameters.items():
+            if not _is_plain(value):
+                raise ValueError(f"The parameter {name} of the model must be a number, a text or a list of them.")
+
 
 def find(
     name: str, parameters: dict[str, Any], expected: Identity | None = None
@@ -190,6 +195,11 @@ def _check_source(name: str, source: str, expected: Identity | None) -> None:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it can be written to TOML and read back the same."""
+    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float | str)
 
 
 def _is_model_class(value: Any) -> bool:

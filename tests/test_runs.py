@@ -1,0 +1,123 @@
+"""Run directories, without a learner: what is committed stays, what is not is dropped, and one process writes."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from backstream.io.config import Config, Saving
+from backstream.io.errors import InputError, RunError
+from backstream.io.runs import RunWriter, open_config, read_filtered, read_reports
+from backstream.learning import Report
+
+CONFIG = Config(saving=Saving(checkpoint_every=10, keep=2))
+
+
+def report(t):
+    return Report(t, -1.0, -1.1, 0.01, -1.2, float("nan"), 0.5, 0.0, ("careful",))
+
+
+def rows(first, last):
+    return pa.table({"row": np.arange(first, last), "mean_0": np.arange(first, last) / 7})
+
+
+def write(writer, positions, start=0):
+    """Commits at the given positions, each of which ends a part or lies inside one."""
+    for position in positions:
+        writer.add(rows(start, position), [report(position)])
+        writer.commit(position, {"sum": np.asarray(float(position))}, {"time": None})
+        start = position
+
+
+def reopened(path):
+    writer = RunWriter(path, CONFIG)
+    warnings = []
+    checkpoint = writer.resume(lambda: {"sum": np.zeros(())}, warnings.append)
+    return writer, checkpoint, warnings
+
+
+def assert_same_files(one, other):
+    for name in ("filtered", "."):
+        files = [sorted(file.name for file in (path / name).iterdir() if file.is_file()) for path in (one, other)]
+        assert files[0] == files[1]
+        for file in files[0]:
+            assert (one / name / file).read_bytes() == (other / name / file).read_bytes(), file
+
+
+def test_stopping_inside_a_part_changes_no_byte(tmp_path):
+    """At 10, 20, 25; against a stop at 4, one at 7, one at 20 and one lost between the part and the checkpoint."""
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    writer = RunWriter(whole, CONFIG)
+    writer.resume(dict, print)
+    for start, position in ((0, 10), (10, 20), (20, 25)):
+        writer.add(rows(start, position), [report(t) for t in (4, 7, 10, 20, 23, 25) if start < t <= position])
+        writer.commit(position, {"sum": np.asarray(float(position))}, {"time": None})
+    writer.close()
+
+    position = 0
+    for stops in ((4,), (7,), (10, 20), (23,), (25,)):
+        writer, checkpoint, warnings = reopened(pieces)
+        assert (checkpoint.position if checkpoint else 0) == position and not warnings
+        write(writer, stops, position)
+        writer.close()
+        position = stops[-1]
+        # Killed after more had been written, before it counted.
+        (pieces / "filtered" / "000000000030.parquet").write_bytes(b"half a part")
+        (pieces / "filtered" / ".incoming-000000000030.parquet").write_bytes(b"half")
+        with open(pieces / "metrics.jsonl", "ab") as file:
+            file.write(b'{"version": "0.1.0", "t": 99')
+    writer, checkpoint, _ = reopened(pieces)
+    writer.close()
+    assert checkpoint.position == 25 and float(checkpoint.tree["sum"]) == 25
+    assert_same_files(whole, pieces)
+    assert read_filtered(pieces)["row"].to_pylist() == list(range(25))
+    assert [found.t for found in read_reports(pieces)] == [4, 7, 10, 20, 23, 25]
+    assert read_reports(pieces)[0].warnings == ("careful",) and np.isnan(read_reports(pieces)[0].ess)
+
+
+def test_going_back_to_the_checkpoint_before_drops_what_came_after(tmp_path):
+    writer = RunWriter(tmp_path, CONFIG)
+    write(writer, (10, 13, 20))
+    writer.close()
+    (tmp_path / "checkpoints" / "000000000020" / "SHA256SUMS").write_text("nonsense")
+    writer, checkpoint, (warning,) = reopened(tmp_path)
+    assert checkpoint.position == 13 and "000000000020 is damaged" in warning
+    assert read_filtered(tmp_path)["row"].to_pylist() == list(range(13))
+    assert [found.t for found in read_reports(tmp_path)] == [10, 13]
+    write(writer, (20,), 13)
+    writer.close()
+    assert read_filtered(tmp_path)["row"].to_pylist() == list(range(20))
+
+
+def test_one_process_writes(tmp_path):
+    writer = RunWriter(tmp_path, CONFIG)
+    with pytest.raises(InputError, match="is being written by another process"):
+        RunWriter(tmp_path, CONFIG)
+    writer.close()
+    RunWriter(tmp_path, CONFIG).close()
+
+
+def test_results_that_are_missing_or_damaged_are_named(tmp_path):
+    writer = RunWriter(tmp_path, CONFIG)
+    with pytest.raises(InputError, match="holds no results yet"):
+        read_filtered(tmp_path)
+    write(writer, (10, 15))
+    writer.close()
+    (tmp_path / "filtered" / "000000000010.parquet").unlink()
+    with pytest.raises(RunError, match=r"000000000010\.parquet cannot be read"):
+        reopened(tmp_path)
+    (tmp_path / "filtered" / "000000000000.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match="cannot be read"):
+        read_filtered(tmp_path)
+
+
+def test_a_directory_of_another_kind_or_version_is_named(tmp_path):
+    with pytest.raises(InputError, match="There is no run directory"):
+        open_config(tmp_path / "none")
+    with pytest.raises(InputError, match=r"is not a run directory: it has no config\.toml"):
+        open_config(tmp_path)
+    RunWriter(tmp_path, CONFIG).close()
+    assert open_config(tmp_path) == CONFIG
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace('version = "0.1.0"', 'version = "7.0"'))
+    with pytest.raises(InputError, match=r"made by backstream 7\.0, and this is 0\.1\.0"):
+        open_config(tmp_path)
