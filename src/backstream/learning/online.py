@@ -236,11 +236,15 @@ def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
         infos = jax.tree.map(lambda buffer, leaf: buffer.at[k].set(leaf), infos, info)
         return eqx.filter(state, eqx.is_array), infos
 
-    y, u = jax.tree.map(lambda leaf: leaf[0], (ys, inputs))
-    shapes = eqx.filter_eval_shape(lambda: learner._read(state, y, u)[1])
-    infos = jax.tree.map(lambda leaf: jnp.zeros((len(ys), *leaf.shape), leaf.dtype), shapes)
-    arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, infos))
+    arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, _blank(len(ys), state.q.state_dim, ys.dtype)))
     return eqx.combine(arrays, static), infos
+
+
+def _blank(length: int, dim: int, dtype) -> Info:
+    """Room for what a block of observations tells: known beforehand, so that nothing is traced twice."""
+    number, vector = jnp.zeros(length, dtype), jnp.zeros((length, dim), dtype)
+    t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)
+    return Info(t, number, number, number, number, refused, vector, vector)
 
 
 def _all_finite(tree: PyTree) -> Array:
