@@ -3,7 +3,7 @@
 Each function draws on the Axes that it is given and leaves figure, size and title to the caller.
 
 >>> from backstream.posterior import Marginals
->>> law = Marginals(np.zeros((5, 1)), np.ones((5, 1, 1)))
+>>> law = Marginals(np.zeros((5, 1), "f"), np.ones((5, 1, 1), "f"))
 >>> figure, axes = plt.subplots()
 >>> states(axes, law, law, observed=np.zeros((5, 1)))
 >>> [line.get_label() for line in axes.lines]
