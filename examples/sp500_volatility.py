@@ -61,6 +61,7 @@ def main(quick: bool, picture: Path) -> None:
     ours, last = np.exp(mean / 2 + std**2 / 4), slice(history, None)  # the root of the predicted variance
     scores = {
         "stochastic volatility": log_predictive(ys, mean, std)[last],
+        "before learning": log_predictive(ys, *predictions(start, bs.filter(q, ys)))[last],
         "GARCH(1,1)": norm.logpdf(ys[last, 0], 0, theirs[last]),
         "constant volatility": norm.logpdf(ys[last, 0], 0, ys[:history].std()),
     }
