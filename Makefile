@@ -12,7 +12,7 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench lock clean
+.PHONY: help demo test lint docs bench lock clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
+docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing name is an error
+	$(BIN)/zensical build --clean --strict
+
 bench: $(INSTALLED)  ## time one streamed observation, as a multiple of the limit
 	$(BIN)/python benchmarks/step.py
 
@@ -38,7 +41,7 @@ lock: $(INSTALLED)  ## recompile requirements.lock from pyproject.toml
 		--output-file requirements.lock $(LOCK_ARGS)
 
 clean:  ## remove caches and build output; .venv stays
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # A .venv that works is kept. One that is missing, broken or too old is made anew.

@@ -348,8 +348,8 @@ class Untold(StateSpaceModel):
 def test_innovation_reads_the_scale_where_the_location_says_nothing():
     """Volatility: what is seen of x is the log scale, x/2. Before any learning the filter is near the particle limit.
 
-    One fixed seed. The bound, 10 % above the limit, was set before the test was run; one that ignores y is 30 % above
-    or more.
+    One fixed seed. The bound, 10 % above the limit, was set before the test was run; a family that ignores y is 30 %
+    above at least.
     """
     p = StochasticVolatility(jnp.array([-0.5, 0.3]), jnp.full(2, 0.97), jnp.full(2, 0.2))
     q = Innovation.from_model(p, width=8, key=KEY)

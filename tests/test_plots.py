@@ -1,5 +1,6 @@
 """Pictures show the numbers they are given: each test reads them back off the Axes."""
 
+import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,7 +21,7 @@ def law(scale: float) -> Marginals:
     return Marginals(jnp.asarray(TRUTH + noise), jnp.asarray(np.broadcast_to(scale**2 * np.eye(D), (T, D, D))))
 
 
-FILTERED, SMOOTHED = law(0.5), law(0.3)
+FILTERED, SMOOTHED = (jax.tree.map(lambda leaf: leaf.astype(jnp.float32), law(scale)) for scale in (0.5, 0.3))
 REPORTS = [Report(500 * k, -1.0 + k, -2.0 + k, 0.1 * k, -1.5 + k, 10.0 / k, 1.0, 0.0, ()) for k in (1, 2, 3)]
 REPORTS[1] = REPORTS[1]._replace(warnings=("The effective sample size is low.",))
 
@@ -119,6 +120,8 @@ def test_fan(axes):
     future = RNG.normal(size=(12, D))
     plots.fan(axes, draws, 1, past=TRUTH, future=future, levels=(0.5, 0.9))
     assert [c.get_label() for c in axes.collections] == ["90 %", "50 %"]
+    outer, inner = (c.get_facecolor()[0] for c in axes.collections)
+    assert outer[3] == inner[3] == 1 and inner[:3].sum() < outer[:3].sum()  # told apart in the legend too
     for collection, level in zip(axes.collections, (0.9, 0.5), strict=True):
         np.testing.assert_allclose(edges(collection), [end[:, 1] for end in draws.interval(level)], rtol=1e-5)
     past, ahead = (next(line for line in axes.lines if line.get_label() == name) for name in ("past", "median"))

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         fit_within_epochs,
     )
     from backstream.metrics import (
+        calibration,
         coverage,
         one_step_rmse,
         particle_limit,
@@ -175,6 +176,7 @@ _ROOMS = {
         "smooth",
     ),
     "metrics": (
+        "calibration",
         "coverage",
         "one_step_rmse",
         "particle_limit",

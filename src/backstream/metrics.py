@@ -42,7 +42,8 @@ def calibration(law: Any, states: Any, levels: Any) -> Float[np.ndarray, " n"]:
 
     `law` is anything with an `interval`: `Marginals`, or the draws of a forecast.
     """
-    return np.array([coverage(*law.interval(float(level)), states) for level in levels])
+    intervals = [law.interval(float(level)) for level in levels]
+    return np.array([coverage(lower, upper, states) for lower, upper in intervals])
 
 
 class ParticleLimit(NamedTuple):

@@ -3,7 +3,7 @@
 Each function draws on the Axes that it is given and leaves figure, size and title to the caller.
 
 >>> from backstream.posterior import Marginals
->>> law = Marginals(np.zeros((5, 1)), np.ones((5, 1, 1)))
+>>> law = Marginals(np.zeros((5, 1), "f"), np.ones((5, 1, 1), "f"))
 >>> figure, axes = plt.subplots()
 >>> states(axes, law, law, observed=np.zeros((5, 1)))
 >>> [line.get_label() for line in axes.lines]
@@ -18,6 +18,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -75,9 +76,9 @@ def hindsight(
     label = f"filtered, {_percent(level)} band"
     axes.plot(times, lower, "--", color=ORANGE, linewidth=0.9, label=label)
     axes.plot(times, upper, "--", color=ORANGE, linewidth=0.9)
-    ends = (np.asarray(end)[:, coordinate] for end in smoothed.interval(level))
+    lower, upper = (np.asarray(end)[:, coordinate] for end in smoothed.interval(level))
     label = f"smoothed, {_percent(level)} band"
-    band(axes, *ends, np.asarray(smoothed.mean)[:, coordinate], label, BLUE, times=times)
+    band(axes, lower, upper, np.asarray(smoothed.mean)[:, coordinate], label, BLUE, times=times)
     axes.set(xlabel="time", ylabel=f"state {coordinate}")
     _legend(axes)
 
@@ -165,9 +166,10 @@ def fan(
     if past is not None:
         axes.plot(times[:before], np.asarray(past)[:, coordinate], color=BLACK, linewidth=0.9, label="past")
     ahead = times[before:]
-    for level in sorted(levels, reverse=True):
+    for k, level in enumerate(sorted(levels, reverse=True)):
         lower, upper = (np.asarray(end)[:, coordinate] for end in draws.interval(level))
-        axes.fill_between(ahead, lower, upper, color=BLUE, alpha=0.22, linewidth=0, label=_percent(level))
+        shade = _tint(BLUE, 0.2 + 0.5 * k / len(levels))  # opaque, so that the legend shows what the picture does
+        axes.fill_between(ahead, lower, upper, color=shade, linewidth=0, label=_percent(level))
     median = np.median(np.asarray(draws.values)[:, :, coordinate], axis=0)
     axes.plot(ahead, median, color=BLUE, linewidth=1.4, label="median")
     if future is not None:
@@ -194,9 +196,15 @@ def _times(times: Any, length: int) -> np.ndarray:
 
 def _limits(*curves: np.ndarray) -> tuple[float, float]:
     """The range of the curves and a quarter more on either side."""
-    low, high = min(np.nanmin(curve) for curve in curves), max(np.nanmax(curve) for curve in curves)
+    low = min(float(np.nanmin(curve)) for curve in curves)
+    high = max(float(np.nanmax(curve)) for curve in curves)
     margin = 0.25 * (high - low)
     return low - margin, high + margin
+
+
+def _tint(colour: str, strength: float) -> tuple[float, ...]:
+    """The colour thinned with white."""
+    return tuple(1 - strength * (1 - part) for part in to_rgb(colour))
 
 
 def _percent(level: float) -> str:

@@ -175,12 +175,12 @@ class Innovation(BackwardFamily):
             (self.observation_matrix, self.scale_matrix, self.offset, self.log_obs_scale)
         )
         seen = ~jnp.isnan(y)
-        y = jnp.where(seen, y, 0.0)
+        y = jnp.where(seen, y, 0.0) - (0.0 if offset is None else offset)
         if B is not None:
-            residual = jnp.where(seen, y - (B @ prediction.mean + offset), 0.0)
+            residual = jnp.where(seen, y - B @ prediction.mean, 0.0)
             return self._read_residual(prediction, residual, seen, B, jnp.exp(log_r))
         if J is not None:
-            z = (y - offset) * jnp.exp(-log_r - J @ prediction.mean)
+            z = y * jnp.exp(-log_r - J @ prediction.mean)
             residual = jnp.where(seen, 0.5 * (z**2 - 1.0), 0.0)
             return self._read_residual(prediction, residual, seen, J, jnp.full_like(log_r, 0.5**0.5))
         return self._read_state(prediction, y, seen, jnp.exp(log_r))
