@@ -4,7 +4,7 @@
 
 Chaotic RNN with d = 5, 10, 20, a linear-Gaussian stream, and a slowly mixing one (A = 0.999), where a short window
 cannot see what it should learn. One seed each; five seeds of the chosen default are in `chaotic_stream`. A run ends
-after 20 000 observations or 90 processor seconds of learning, whichever comes first.
+after 20 000 observations or 45 processor seconds of learning, whichever comes first.
 """
 
 import jax
@@ -37,7 +37,7 @@ SETTINGS = {
     "width": 100,
     "trajectories": 4,
     "slow": 0.999,
-    "most_seconds": 90,
+    "most_seconds": 45,
 }
 
 
@@ -73,6 +73,7 @@ CHOICES = {
     "recursion N=100, paper's increments, rate 1e-3": (recursion(100, 1.0, SelfNormalised()), adam(1e-3)),
     "recursion N=500, rate 1e-3": (recursion(500), adam(1e-3)),
 }
+FEW_CHOICES = [choice for choice in CHOICES if "increment" not in choice and "one update" not in choice]
 SLOW_CHOICES = {
     **{f"window {L}, rate 1e-3": (window(L), adam(1e-3)) for L in (4, 8, 16, 32)},
     **{f"window increment {L}, rate 1e-3": (window(L, WindowIncrement()), adam(1e-3)) for L in (4, 8, 16, 32)},
@@ -140,7 +141,7 @@ def main() -> None:
         "d=5": (CHOICES, lambda choice: chaotic(5, choice)),
         "slow": (SLOW_CHOICES, lambda choice: linear(True, choice)),
         "linear": (CHOICES, lambda choice: linear(False, choice)),
-        "d=20": (CHOICES, lambda choice: chaotic(20, choice)),
+        "d=20": (FEW_CHOICES, lambda choice: chaotic(20, choice)),
     }
     for case, (choices, compute) in cases.items():
         limit = results.run(f"{case}, limit", lambda compute=compute: compute("limit"))

@@ -1,0 +1,125 @@
+"""Writes what the committed results say into the documentation.
+
+    python -m experiments.report
+
+The tables between the marks in docs/choosing.md and docs/learning.md come from experiments/results/*.json and from
+nowhere else; a test checks that they are up to date.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .harness import RESULTS, first_within
+
+DOCS = Path(__file__).parents[1] / "docs"
+CASES = {
+    "d=5": "Chaotic RNN, d = 5",
+    "d=10": "Chaotic RNN, d = 10",
+    "d=20": "Chaotic RNN, d = 20",
+    "linear": "Linear-Gaussian, d = 10",
+    "slow": "Slowly mixing linear-Gaussian, A = 0.999",
+}
+
+
+def parts(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())["parts"]
+
+
+def above(row: dict[str, Any], limit: dict[str, float]) -> list[str]:
+    return [f"{100 * (row[name] / limit[name] - 1):+.1f} %" for name in ("smoothing", "filtering")]
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def recursion_or_window() -> str:
+    found, text = parts("recursion_or_window"), ""
+    for case, title in CASES.items():
+        limit = found[f"{case}, limit"]
+        rows = []
+        for name, curve in found.items():
+            if not name.startswith(f"{case}, ") or name.endswith(", limit"):
+                continue
+            last, reached = curve[-1], first_within(curve, limit)
+            elbo = [f"{last['fresh_elbo'] - limit['fresh_elbo']:+.4f}"] if "fresh_elbo" in limit else []
+            within = "–" if reached is None else f"{reached['observations']:,} in {reached['seconds']:.0f} s"
+            milliseconds = 1e3 * last["seconds"] / last["observations"]
+            rows.append(
+                [name.removeprefix(f"{case}, "), f"{last['observations']:,}", f"{milliseconds:.2f}"]
+                + [*above(last, limit), *elbo, within]
+            )
+        best = f"smoothing {limit['smoothing']:.4f}, filtering {limit['filtering']:.4f}"
+        raw = f"; raw observation {limit['raw']:.4f}" if "raw" in limit else ""
+        header = ["learner", "read", "ms", "smoothing", "filtering"]
+        header += (["ELBO per step"] if "fresh_elbo" in limit else []) + ["within 5 %, and stays"]
+        text += f"\n**{title}** (limit: {best}{raw})\n\n" + table(header, rows)
+    return text
+
+
+def chaotic_stream() -> str:
+    found, rows = parts("chaotic_stream"), []
+    for name, curve in found.items():
+        if name.startswith("limit"):
+            continue
+        learner, seed = name.split(", seed ")
+        limit, last = found[f"limit, seed {seed}"], curve[-1]
+        rows.append(
+            [f"{learner}, seed {seed}", f"{last['observations']:,}"]
+            + [f"{last[k]:.4f} ({limit[k]:.4f})" for k in ("smoothing", "filtering")]
+            + [*above(last, limit), f"{last['elbo']:.2f} / {last['unbiased_elbo']:.2f}"]
+            + [str(sum(len(row["warnings"]) for row in curve))]
+        )
+    header = ["learner", "read", "smoothing (limit)", "filtering (limit)", "", "", "ELBO: own / unbiased", "warnings"]
+    return table(header, rows)
+
+
+def linear() -> str:
+    offline, stream = parts("linear_offline"), parts("linear_stream")["default"]
+    rows = [[name, f"{part['gap']:.4f}", f"{part['seconds']:.0f}"] for name, part in offline.items()]
+    last, limit = stream["curve"][-1], stream["limit"]
+    return (
+        "Offline, the setting of the paper's Fig. 1: nats per step below the exact log-likelihood after 1000 epochs.\n\n"
+        + table(["gradient", "gap", "seconds"], rows)
+        + f"\nA stream of {last['observations']:,} observations, fresh data: ELBO {last['fresh_elbo']:.4f} nats per step, "
+        f"log-likelihood {limit['fresh_elbo']:.4f}; smoothing RMSE {last['smoothing']:.4f}, Kalman smoother "
+        f"{limit['smoothing']:.4f}; filtering {last['filtering']:.4f}, Kalman filter {limit['filtering']:.4f}.\n"
+    )
+
+
+def model() -> str:
+    found = parts("learn_model")
+    rows = [
+        [name, f"{part['log_likelihood']:.4f}"]
+        + [", ".join(f"{real:.3f} ± {imaginary:.3f}i" for real, imaginary in part["eigenvalues"][:1])]
+        + [", ".join(f"{value[0][0]:.2f}" for value in part["autocovariances"])]
+        for name, part in found.items()
+    ]
+    return table(["", "nats per step, fresh data", "eigenvalues of A", "autocovariances of y₁ at lags 0–3"], rows)
+
+
+SECTIONS = {
+    "choosing.md": {"recursion or window": recursion_or_window},
+    "learning.md": {"chaotic stream": chaotic_stream, "linear": linear, "model": model},
+}
+
+
+def filled(text: str, sections: dict[str, Any]) -> str:
+    """A page with what stands between its marks made anew."""
+    for name, make in sections.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        text = before + begin + make() + end + rest.split(end)[1]
+    return text
+
+
+def main() -> None:
+    for page, sections in SECTIONS.items():
+        path = DOCS / page
+        path.write_text(filled(path.read_text(), sections))
+
+
+if __name__ == "__main__":
+    main()
