@@ -47,10 +47,8 @@ def recursion_or_window() -> str:
             elbo = [f"{last['fresh_elbo'] - limit['fresh_elbo']:+.4f}"] if "fresh_elbo" in limit else []
             within = "–" if reached is None else f"{reached['observations']:,} in {reached['seconds']:.0f} s"
             milliseconds = 1e3 * last["seconds"] / last["observations"]
-            rows.append(
-                [name.removeprefix(f"{case}, "), f"{last['observations']:,}", f"{milliseconds:.2f}"]
-                + [*above(last, limit), *elbo, within]
-            )
+            cost = f"{last['observations']:,}", f"{milliseconds:.2f}"
+            rows.append([name.removeprefix(f"{case}, "), *cost, *above(last, limit), *elbo, within])
         best = f"smoothing {limit['smoothing']:.4f}, filtering {limit['filtering']:.4f}"
         raw = f"; raw observation {limit['raw']:.4f}" if "raw" in limit else ""
         header = ["learner", "read", "ms", "smoothing", "filtering"]
@@ -66,12 +64,11 @@ def chaotic_stream() -> str:
             continue
         learner, seed = name.split(", seed ")
         limit, last = found[f"limit, seed {seed}"], curve[-1]
-        rows.append(
-            [f"{learner}, seed {seed}", f"{last['observations']:,}"]
-            + [f"{last[k]:.4f} ({limit[k]:.4f})" for k in ("smoothing", "filtering")]
-            + [*above(last, limit), f"{last['elbo']:.2f} / {last['unbiased_elbo']:.2f}"]
-            + [str(sum(len(row["warnings"]) for row in curve))]
-        )
+        errors = [f"{last[k]:.4f} ({limit[k]:.4f})" for k in ("smoothing", "filtering")]
+        elbos = f"{last['elbo']:.2f} / {last['unbiased_elbo']:.2f}"
+        warnings = str(sum(len(row["warnings"]) for row in curve))
+        read = f"{last['observations']:,}"
+        rows.append([f"{learner}, seed {seed}", read, *errors, *above(last, limit), elbos, warnings])
     header = ["learner", "read", "smoothing (limit)", "filtering (limit)", "", "", "ELBO: own / unbiased", "warnings"]
     return table(header, rows)
 
@@ -80,23 +77,23 @@ def linear() -> str:
     offline, stream = parts("linear_offline"), parts("linear_stream")["default"]
     rows = [[name, f"{part['gap']:.4f}", f"{part['seconds']:.0f}"] for name, part in offline.items()]
     last, limit = stream["curve"][-1], stream["limit"]
-    return (
-        "Offline, the setting of the paper's Fig. 1: nats per step below the exact log-likelihood after 1000 epochs.\n\n"
-        + table(["gradient", "gap", "seconds"], rows)
-        + f"\nA stream of {last['observations']:,} observations, fresh data: ELBO {last['fresh_elbo']:.4f} nats per step, "
-        f"log-likelihood {limit['fresh_elbo']:.4f}; smoothing RMSE {last['smoothing']:.4f}, Kalman smoother "
-        f"{limit['smoothing']:.4f}; filtering {last['filtering']:.4f}, Kalman filter {limit['filtering']:.4f}.\n"
+    text = (
+        "Offline, the setting of the paper's Fig. 1: nats per step below the exact log-likelihood after 1000 epochs.\n"
     )
+    text += "\n" + table(["gradient", "gap", "seconds"], rows)
+    text += f"\nA stream of {last['observations']:,} observations, fresh data: "
+    text += f"ELBO {last['fresh_elbo']:.4f} nats per step, log-likelihood {limit['fresh_elbo']:.4f}; "
+    text += f"smoothing RMSE {last['smoothing']:.4f}, Kalman smoother {limit['smoothing']:.4f}; "
+    return text + f"filtering {last['filtering']:.4f}, Kalman filter {limit['filtering']:.4f}.\n"
 
 
 def model() -> str:
     found = parts("learn_model")
-    rows = [
-        [name, f"{part['log_likelihood']:.4f}"]
-        + [", ".join(f"{real:.3f} ± {imaginary:.3f}i" for real, imaginary in part["eigenvalues"][:1])]
-        + [", ".join(f"{value[0][0]:.2f}" for value in part["autocovariances"])]
-        for name, part in found.items()
-    ]
+    rows = []
+    for name, part in found.items():
+        real, imaginary = part["eigenvalues"][0]
+        autocovariances = ", ".join(f"{value[0][0]:.2f}" for value in part["autocovariances"])
+        rows.append([name, f"{part['log_likelihood']:.4f}", f"{real:.3f} ± {imaginary:.3f}i", autocovariances])
     return table(["", "nats per step, fresh data", "eigenvalues of A", "autocovariances of y₁ at lags 0–3"], rows)
 
 
