@@ -96,6 +96,8 @@ def test_effective_sample_size(axes):
     np.testing.assert_allclose(curve(axes, "mean of a window"), [10.0, 5.0, 10 / 3])
     assert set(curve(axes, "particles")) == {50.0} and set(curve(axes, "too few")) == {2.0}
     assert axes.get_yscale() == "log"
+    axes.figure.canvas.draw()
+    assert "10" in [label.get_text() for label in axes.get_yticklabels()]  # not 10¹
 
 
 def test_calibration(axes):

@@ -127,6 +127,8 @@ def effective_sample_size(
         axes.axhline(num_particles, color=BLACK, linestyle=":", linewidth=1.0, label="particles")
     axes.axhline(least, color=ORANGE, linestyle="--", linewidth=1.0, label="too few")
     axes.set(xlabel="observations read", ylabel="effective sample size", yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     _legend(axes)
 
 
