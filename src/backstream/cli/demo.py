@@ -43,11 +43,11 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
         TextColumn("{task.completed:>6,.0f} read"),
         TextColumn("{task.fields[speed]:>6} obs/s"),
         TextColumn("ELBO/step {task.fields[elbo]:>7}"),
-        TextColumn("ESS {task.fields[ess]:>5}"),
+        TextColumn("unbiased {task.fields[unbiased]:>7}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", ess="…")
+        task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", unbiased="…")
         for start in range(1, observations, monitor.window):
             block = ys[start : start + monitor.window]
             state, infos = learner.scan(state, block)
@@ -60,8 +60,8 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
                 progress.update(
                     task,
                     speed=f"{speed:.0f}" if speed else "…",
-                    elbo=f"{report.average_elbo:.2f}",
-                    ess="–" if np.isnan(report.ess) else f"{report.ess:.1f}",
+                    elbo=f"{report.elbo:.2f}",
+                    unbiased=f"{report.unbiased_elbo:.2f}",
                 )
             progress.update(task, advance=len(block))
 
@@ -96,4 +96,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     t, values = zip(*curve, strict=True)
     plots.learning_curve(bottom, t, values, "learned online", rows[3][1], "smoothing RMSE on fresh data")
     console.print(f"Picture: {plots.save(figure, out)}")
-    console.print("Next: backstream demo --dim 10 --observations 40000; backstream demo --seed 1; make test")
+    console.print("Next, with data of your own or these, and backstream --help for the rest:")
+    console.print("  backstream simulate chaotic-rnn -n 5000 --set dim=5 -o obs.csv")
+    console.print("  backstream stream chaotic-rnn obs.csv --set dim=5 --out run/")
+    console.print("  backstream plot run/")
