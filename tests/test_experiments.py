@@ -8,7 +8,7 @@ import json
 import pytest
 
 from backstream.families import Innovation
-from experiments import chaotic_stream, harness, linear_offline, linear_stream
+from experiments import chaotic_stream, harness, linear_offline, linear_stream, report
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +67,9 @@ def test_the_first_row_within_the_limit():
     curve = [{"smoothing": s, "filtering": 1.0, "k": k} for k, s in enumerate([1.2, 1.01, 1.2, 1.04, 1.02])]
     assert harness.first_within(curve, limit) == curve[3]
     assert harness.first_within(curve[:3], limit) is None
+
+
+@pytest.mark.parametrize("page", report.SECTIONS)
+def test_the_documentation_shows_the_committed_results(page):
+    text = (report.DOCS / page).read_text()
+    assert report.filled(text, report.SECTIONS[page]) == text, "run python -m experiments.report"

@@ -81,7 +81,7 @@ def test_hindsight(axes):
 def test_elbo(axes):
     """Three curves, bars of two standard errors, and a mark where the monitor warned."""
     plots.elbo(axes, REPORTS)
-    np.testing.assert_allclose(curve(axes, "recursive"), [0.0, 1.0, 2.0])
+    np.testing.assert_allclose(curve(axes, "the learner's own"), [0.0, 1.0, 2.0])
     np.testing.assert_allclose(curve(axes, "unbiased, averaged λ"), [-0.5, 0.5, 1.5])
     (bars,) = axes.containers
     np.testing.assert_allclose(bars.lines[0].get_ydata(), [-1.0, 0.0, 1.0])
@@ -144,3 +144,9 @@ def test_save_closes_the_figure(tmp_path):
     plots.learning_curve(axes, [1, 2], [3.0, 2.0], "error", limit=1.0)
     path = plots.save(figure, tmp_path / "picture.png")
     assert path.stat().st_size > 1000 and not plt.fignum_exists(figure.number)
+
+
+def test_gradient_norm(axes):
+    plots.gradient_norm(axes, REPORTS)
+    np.testing.assert_allclose(curve(axes, "median of a window"), [r.gradient_norm for r in REPORTS])
+    assert axes.get_yscale() == "log"

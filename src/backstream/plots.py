@@ -93,14 +93,14 @@ def learning_curve(axes: Axes, t: Any, values: Any, label: str, limit: float | N
 
 
 def elbo(axes: Axes, reports: Sequence[Any]) -> None:
-    """What the recursion says of itself beside the unbiased ELBO of the same λ and that of the averaged λ, the result.
+    """What the learner says of itself beside the unbiased ELBO of the same λ and that of the averaged λ, the result.
 
     `reports` are those of a `Monitor`. Bars are two standard errors. A triangle at the foot marks a window of which the
     monitor warned.
     """
     t = [report.t for report in reports]
     unbiased, error = (np.array([getattr(r, name) for r in reports]) for name in ("unbiased_elbo", "unbiased_error"))
-    axes.plot(t, [r.elbo for r in reports], "s--", color=ORANGE, markersize=3, linewidth=1.0, label="recursive")
+    axes.plot(t, [r.elbo for r in reports], "s--", color=ORANGE, markersize=3, linewidth=1.0, label="the learner's own")
     bars = {"color": BLUE, "markersize": 3, "linewidth": 1.0, "elinewidth": 0.8, "capsize": 2}
     axes.errorbar(t, unbiased, 2 * error, fmt="o-", label="unbiased", **bars)
     average = [r.average_elbo for r in reports]
@@ -129,6 +129,14 @@ def effective_sample_size(
     axes.set(xlabel="observations read", ylabel="effective sample size", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
+    _legend(axes)
+
+
+def gradient_norm(axes: Axes, reports: Sequence[Any]) -> None:
+    """The median norm of the gradient in each window, on a logarithmic scale."""
+    norms = [r.gradient_norm for r in reports]
+    axes.plot([r.t for r in reports], norms, "o-", color=BLUE, markersize=3, label="median of a window")
+    axes.set(xlabel="observations read", ylabel="norm of the gradient", yscale="log")
     _legend(axes)
 
 

@@ -76,7 +76,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     first, latest = reports[0], reports[-1]
     lines.append(
         f"ELBO       {latest.average_elbo:.3f} nats per row under the result (it began at {first.average_elbo:.3f}); "
-        f"the recursion says {latest.elbo:.3f}, unbiased trajectories {latest.unbiased_elbo:.3f} "
+        f"the learner says {latest.elbo:.3f}, unbiased trajectories {latest.unbiased_elbo:.3f} "
         f"± {latest.unbiased_error:.3f}"
     )
     if learning["method"] == "recursion":

@@ -1,5 +1,6 @@
 """`backstream plot`: a run as a picture."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def plot(
     coordinate: Annotated[int, typer.Option(min=0, help="Which state.")] = 0,
     last: Annotated[int, typer.Option(min=2, help="How many of the latest rows.")] = 300,
 ) -> None:
-    """States with their 90 % bands, the ELBO as the recursion and as unbiased trajectories see it, sample sizes.
+    """States with their 90 % bands, the ELBO as the learner and as unbiased trajectories see it, sample sizes.
 
     Smoothed states and a forecast are drawn where backstream smooth and backstream forecast have left them in the run;
     with the true states, calibration too.
@@ -79,7 +80,9 @@ def plot(
     axes[0, 0].legend(fontsize="small")
     if reports:
         plots.elbo(axes[1, 0], reports)
-        plots.effective_sample_size(axes[1, 1], reports)
+        # A learner that draws trajectories has no weights, and no effective sample size.
+        weighted = not all(math.isnan(report.ess) for report in reports)
+        (plots.effective_sample_size if weighted else plots.gradient_norm)(axes[1, 1], reports)
     else:
         for empty in axes[1]:
             empty.set_axis_off()

@@ -23,7 +23,7 @@ class Report(NamedTuple):
     t: int
     """How many observations have been read."""
     elbo: float
-    """The recursion's own, averaged over the window."""
+    """The learner's own, averaged over the window."""
     unbiased_elbo: float
     unbiased_error: float
     """The standard error of the latter over trajectories."""
@@ -87,7 +87,7 @@ class Monitor(eqx.Module):
         warnings = []
         if not abs(elbo - unbiased) <= self.tolerance + 3 * error:
             warnings.append(
-                f"The recursion says {elbo:.2f} nats per observation, unbiased trajectories say {unbiased:.2f}: "
+                f"The learner says {elbo:.2f} nats per observation, unbiased trajectories say {unbiased:.2f}: "
                 "its gradient cannot be trusted here."
             )
         if ess < self.least_ess:
