@@ -2,8 +2,8 @@
 
     python -m experiments.high_dimension
 
-Campbell et al. report filtering RMSE 0.108 at d = 20 and 0.107 at d = 100, with 500 gradient steps for each observation.
-A bootstrap particle filter is of no use as a limit here.
+Campbell et al. report filtering RMSE 0.108 at d = 20 and 0.107 at d = 100, with 500 gradient steps for each
+observation. A bootstrap particle filter is of no use as a limit here.
 """
 
 import jax
