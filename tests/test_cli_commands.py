@@ -4,6 +4,7 @@ import json
 import resource
 
 import numpy as np
+import pandas
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -93,6 +94,11 @@ def test_python_does_the_same_job(tmp_path):
     opened = backstream.Run(tmp_path / "run", model)
     smoothed = opened.smooth(ys)
     np.testing.assert_array_equal(smoothed.to_arrow()["mean_0"], np.asarray(smoothed.mean)[:, 0])
+    np.testing.assert_array_equal(smoothed.to_pandas()["std_0"], np.asarray(smoothed.std())[:, 0])
+    frame = pandas.DataFrame({"at": np.arange(60), "y": ys[:, 0]})
+    columns = backstream.Columns(observed=("y",), time="at")
+    same = backstream.stream(model, frame, tmp_path / "frame", columns=columns, **options)
+    np.testing.assert_array_equal(same.filtered()["mean_0"], again.filtered()["mean_0"])
     assert opened.forecast(5).observations.to_arrow().num_rows == 5
     with pytest.raises(ValueError, match="made in Python"):
         _ = backstream.Run(tmp_path / "run").learned

@@ -146,3 +146,46 @@ def test_waiting_for_the_first_row_can_be_interrupted():
             time.sleep(0.05)
         running.process.send_signal(signal.SIGINT)
         running.end(check=130)
+
+
+WANDERING = """
+import jax.numpy as jnp
+import numpyro.distributions as dist
+import backstream as bs
+
+class Wandering(bs.StateSpaceModel):
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        kept = jnp.exp(-0.1 * u[0])
+        return dist.Normal(kept * x, jnp.sqrt(1 - kept**2)).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, 0.5).to_event(1)
+"""
+
+
+@pytest.mark.slow
+def test_irregular_times_and_a_pipe_that_begins_again(tmp_path, monkeypatch):
+    """A model from a package, the time between rows as its input; stopped after 40 of 70 rows of a pipe, then all of
+    them once more with --replay: the bytes of a file read in one go."""
+    (tmp_path / "plant").mkdir()
+    (tmp_path / "plant" / "models.py").write_text(WANDERING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seconds = [0.0]
+    for i in range(69):
+        seconds.append(seconds[-1] + (0.1, 1.0, 7.0)[i % 3])
+    lines = ["at,y\n", *(f"{at:.1f},{0.1 * (i % 11):.2f}\n" for i, at in enumerate(seconds))]
+    (tmp_path / "obs.csv").write_text("".join(lines))
+    options = ("--time", "at", "--elapsed", *SMALL)
+    model = "plant.models:Wandering"
+    run("stream", model, tmp_path / "obs.csv", "--out", tmp_path / "whole", *options, "--no-print")
+    for rows, more in ((41, ()), (71, ("--resume", "--replay"))):
+        piped = ("stream", model, "-", "--out", tmp_path / "pieces", *options, "--no-print", *more)
+        run(*piped, input="".join(lines[:rows]))
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
+    assert state(tmp_path / "pieces")["digest"] == state(tmp_path / "whole")["digest"]
+    table = pq.read_table(tmp_path / "whole" / "filtered")
+    after_long, after_short = (table["std_0"].to_numpy()[start::3].mean() for start in (60, 61))
+    assert after_long > after_short  # the longer the wait, the less is known
