@@ -50,7 +50,7 @@ def stream(
         str | None,
         typer.Option(help="window, or recursion for states that change over hundreds of rows. [default: window]"),
     ] = None,
-    lag: Annotated[int | None, typer.Option(help="Rows in the window. [default: 8]")] = None,
+    lag: Annotated[int | None, typer.Option(help="Rows in the window. [default: 16]")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws through the window. [default: 4]")] = None,
     particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. [default: 100]")] = None,
     rate: Annotated[float | None, typer.Option(help="Step size of the learner at first. [default: 0.003]")] = None,

@@ -26,7 +26,7 @@ class Settings:
 
     method: Literal["window", "recursion"] = "window"
     """Where the gradient comes from: trajectories over a window, or the paper's recursion, for long memories."""
-    lag: int = 8
+    lag: int = 16
     """Observations in the window."""
     trajectories: int = 4
     """Trajectories that are drawn through the window."""
@@ -35,7 +35,7 @@ class Settings:
     gamma: float = 0.8
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float = 3e-3
-    """The step size of Adam, which falls to a tenth over the first 90 000 observations."""
+    """The step size of Adam, which falls to a tenth over the first 270 000 observations."""
     width: int = 64
     """Hidden units of the family's network."""
     seed: int = 0
@@ -71,7 +71,7 @@ class Settings:
 def default_learner(p: StateSpaceModel, settings: Settings | None = None) -> OnlineLearner:
     """Reparameterised trajectories over a sliding window, Adam with clipped gradients, averaged iterates.
 
-    The rate falls like 1/(1 + t/10 000), to a tenth of what it was: fast at first, and never so slow that a change of
+    The rate falls like 1/(1 + t/30 000), to a tenth of what it was: fast at first, and never so slow that a change of
     regime goes unlearned.
     """
     settings = Settings() if settings is None else settings
@@ -92,7 +92,7 @@ def build(
     return WatchedLearner(default_learner(p, settings), Monitor(window=settings.monitor_every)), q, key_learner
 
 
-def falling(rate: float, halved_after: float = 10_000.0, floor: float = 0.1) -> optax.Schedule:
+def falling(rate: float, halved_after: float = 30_000.0, floor: float = 0.1) -> optax.Schedule:
     """rate / (1 + t / halved_after), but no less than floor · rate."""
     return lambda t: rate * jnp.maximum(floor, 1 / (1 + t / halved_after))
 
