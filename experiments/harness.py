@@ -15,9 +15,10 @@ from rich.console import Console
 
 import backstream
 from backstream import metrics, posterior
-from backstream.families import BackwardFamily
+from backstream.estimators import Exact
+from backstream.families import BackwardFamily, Kalman
 from backstream.learning import Monitor, OnlineLearner
-from backstream.models import StateSpaceModel
+from backstream.models import LinearGaussian, StateSpaceModel
 
 RESULTS = Path(__file__).parent / "results"
 console = Console()
@@ -81,6 +82,26 @@ class Judge:
             "smoothing": metrics.rmse(smoothed.mean, self.states),
             "filtering": metrics.rmse(filtered.mean, self.states),
             "coverage_90": metrics.coverage(*smoothed.interval(0.9), self.states),
+        }
+
+
+class LinearJudge:
+    """The same for a linear-Gaussian model, where the limit and the ELBO are known in closed form."""
+
+    def __init__(self, p: LinearGaussian, length: int, *, key: jax.Array):
+        self.p = p
+        self.states, self.ys = p.simulate(length, key=key)
+
+    def limit(self) -> dict[str, float]:
+        """The Kalman filter and smoother, and the log-likelihood per step."""
+        return self.errors(Kalman.from_model(self.p))
+
+    def errors(self, q: BackwardFamily) -> dict[str, float]:
+        elbo = Exact()(self.p, q, self.ys, key=jax.random.key(0)).elbo  # draws nothing
+        return {
+            "fresh_elbo": float(elbo) / len(self.ys),
+            "smoothing": metrics.rmse(posterior.smooth(q, self.ys).mean, self.states),
+            "filtering": metrics.rmse(posterior.filter(q, self.ys).mean, self.states),
         }
 
 

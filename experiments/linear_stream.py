@@ -8,13 +8,11 @@ smoothed means against that of the Kalman smoother.
 
 import jax
 
-from backstream import metrics, posterior
-from backstream.estimators import Exact
 from backstream.families import Kalman
 from backstream.learning import default_learner
 from backstream.models import LinearGaussian
 
-from .harness import Results, console, learn
+from .harness import LinearJudge, Results, console, learn
 
 SETTINGS = {"dim": 10, "observations": 500_000, "fresh": 2000, "every": 25_000, "seed": 0}
 
@@ -23,17 +21,12 @@ def run() -> dict:
     keys = jax.random.split(jax.random.fold_in(jax.random.key(3), SETTINGS["seed"]), 5)
     p = LinearGaussian.random(SETTINGS["dim"], SETTINGS["dim"], low=0.6, high=0.9, key=keys[0])
     ys = p.simulate(SETTINGS["observations"] + 2, key=keys[1])[1]
-    states, fresh = p.simulate(SETTINGS["fresh"], key=keys[2])
-
-    def judge(q):
-        return {
-            "fresh_elbo": float(Exact()(p, q, fresh, key=keys[4]).elbo) / len(fresh),
-            "smoothing": metrics.rmse(posterior.smooth(q, fresh).mean, states),
-            "filtering": metrics.rmse(posterior.filter(q, fresh).mean, states),
-        }
-
-    curve = learn(default_learner(p), Kalman.random(p, key=keys[3]), ys, judge, SETTINGS["every"], key=keys[4])
-    return {"limit": judge(Kalman.from_model(p)), "curve": curve}
+    judge = LinearJudge(p, SETTINGS["fresh"], key=keys[2])
+    q = Kalman.random(p, key=keys[3])
+    return {
+        "limit": judge.limit(),
+        "curve": learn(default_learner(p), q, ys, judge.errors, SETTINGS["every"], key=keys[4]),
+    }
 
 
 def main() -> None:

@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from backstream import metrics, posterior
 from backstream.estimators import (
-    Exact,
     FixedLag,
     MomentCorrected,
     Quadratic,
@@ -28,7 +26,7 @@ from backstream.learning import OnlineLearner
 from backstream.learning.defaults import falling
 from backstream.models import ChaoticRNN, LinearGaussian
 
-from .harness import Judge, Results, console, first_within, learn
+from .harness import Judge, LinearJudge, Results, console, first_within, learn
 
 SETTINGS = {
     "observations": 20_000,
@@ -113,19 +111,11 @@ def linear(slow: bool, choice: str) -> dict | list[dict]:
     else:
         p = LinearGaussian.random(10, 10, low=0.6, high=0.9, key=keys[0])
         q, choices = Kalman.random(p, key=keys[3]), CHOICES
-    ys = p.simulate(SETTINGS["observations"] + 2, key=keys[1])[1]
-    states, fresh = p.simulate(SETTINGS["fresh"], key=keys[2])
-
-    def judge(q):
-        return {
-            "fresh_elbo": float(Exact()(p, q, fresh, key=keys[4]).elbo) / len(fresh),
-            "smoothing": metrics.rmse(posterior.smooth(q, fresh).mean, states),
-            "filtering": metrics.rmse(posterior.filter(q, fresh).mean, states),
-        }
-
+    judge = LinearJudge(p, SETTINGS["fresh"], key=keys[2])
     if choice == "limit":
-        return judge(Kalman.from_model(p))
-    return run(OnlineLearner(p, *choices[choice]), q, ys, judge, keys[4])
+        return judge.limit()
+    ys = p.simulate(SETTINGS["observations"] + 2, key=keys[1])[1]
+    return run(OnlineLearner(p, *choices[choice]), q, ys, judge.errors, keys[4])
 
 
 def report(name: str, limit: dict, curve: list[dict]) -> None:
