@@ -38,8 +38,9 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def recursion_or_window() -> str:
     found, text = parts("recursion_or_window"), ""
     for case, title in CASES.items():
-        limit = found[f"{case}, limit"]
-        rows = []
+        limit, rows = found.get(f"{case}, limit"), []
+        if limit is None:
+            continue
         for name, curve in found.items():
             if not name.startswith(f"{case}, ") or name.endswith(", limit"):
                 continue
