@@ -70,7 +70,16 @@ def chaotic_stream() -> str:
         warnings = str(sum(len(row["warnings"]) for row in curve))
         read = f"{last['observations']:,}"
         rows.append([f"{learner}, seed {seed}", read, *errors, *above(last, limit), elbos, warnings])
-    header = ["learner", "read", "smoothing (limit)", "filtering (limit)", "", "", "ELBO: own / unbiased", "warnings"]
+    header = [
+        "learner",
+        "read",
+        "smoothing (limit)",
+        "filtering (limit)",
+        "smoothing",
+        "filtering",
+        "ELBO: own / unbiased",
+        "warnings",
+    ]
     return table(header, rows)
 
 

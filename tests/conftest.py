@@ -1,5 +1,6 @@
 """What all tests share: precision, threads, the compilation cache and the checks of types and shapes."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 import jax
+import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -34,3 +36,16 @@ settings.load_profile("backstream")
 
 # Before anything imports backstream: beartype checks every annotation, jaxtyping's shapes included.
 install_import_hook("backstream", "beartype.beartype")
+
+MOST_MAPPINGS = 20_000
+"""The kernel allows a process 65 530 mappings of memory by default, and every compiled program takes some."""
+
+
+@pytest.fixture(autouse=True)
+def forget_programs():
+    """Drops compiled programs before their number makes the compiler crash."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
