@@ -37,7 +37,7 @@ bench: $(INSTALLED)  ## time one streamed observation, as a multiple of the limi
 
 lock: $(INSTALLED)  ## recompile requirements.lock from pyproject.toml
 	$(BIN)/uv --no-config pip compile pyproject.toml --group dev --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" --quiet \
+		--generate-hashes --custom-compile-command "make lock" --quiet \
 		--output-file requirements.lock $(LOCK_ARGS)
 
 clean:  ## remove caches and build output; .venv stays
