@@ -9,7 +9,7 @@ sequence, family and samples. Both the learner's default and the recursion are r
 import jax
 import optax
 
-from backstream.estimators import MomentCorrected, RecursiveScore, Renewal
+from backstream.estimators import Forward, MomentCorrected, RecursiveScore, Renewal
 from backstream.families import Innovation
 from backstream.learning import OnlineLearner, default_learner
 from backstream.learning.defaults import falling
@@ -21,7 +21,7 @@ SETTINGS = {"dim": 10, "observations": 100_000, "fresh": 1000, "seeds": [0, 1, 2
 
 
 def recursion(p):
-    estimator = RecursiveScore(100, MomentCorrected(), objective=Renewal(0.8))
+    estimator = RecursiveScore(100, MomentCorrected(), Forward(0.9), objective=Renewal(0.9))
     return OnlineLearner(p, estimator, optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(1e-3))))
 
 

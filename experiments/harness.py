@@ -42,6 +42,7 @@ class Results:
         if part not in self.content["parts"]:
             console.print(f"[bold]{part}[/bold]")
             self.content["parts"][part] = compute()
+            jax.clear_caches()  # hundreds of compiled programs would use up the memory mappings of a process
             self.path.parent.mkdir(exist_ok=True)
             scratch = self.path.with_suffix(".tmp")
             scratch.write_text(json.dumps(self.content, indent=1, default=float) + "\n")

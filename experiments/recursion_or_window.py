@@ -13,6 +13,7 @@ import optax
 
 from backstream.estimators import (
     FixedLag,
+    Forward,
     MomentCorrected,
     Quadratic,
     RecursiveScore,
@@ -51,6 +52,10 @@ def recursion(N, gamma=0.8, weights=None):
     return RecursiveScore(N, MomentCorrected() if weights is None else weights, objective=Renewal(gamma))
 
 
+def discounted(N, gamma=0.9):
+    return RecursiveScore(N, MomentCorrected(), Forward(gamma), objective=Renewal(gamma))
+
+
 def window(L, objective=None):
     return FixedLag(L, SETTINGS["trajectories"], WindowAverage() if objective is None else objective)
 
@@ -58,6 +63,7 @@ def window(L, objective=None):
 CHOICES = {
     "window 8, rate 3e-3": (window(8), adam(3e-3)),
     "recursion N=100, rate 1e-3": (recursion(100), adam(1e-3)),
+    "recursion N=100, discounted, gamma=0.9, rate 1e-3": (discounted(100), adam(1e-3)),
     "window 4, rate 3e-3": (window(4), adam(3e-3)),
     "window 16, rate 3e-3": (window(16), adam(3e-3)),
     "window 8, falling from 3e-3": (window(8), adam(falling(3e-3, 10_000.0))),

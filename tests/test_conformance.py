@@ -22,6 +22,7 @@ from backstream.estimators import (
     MomentCorrected,
     Network,
     NoBaseline,
+    RecursivePathwise,
     RecursiveScore,
     Regression,
     Renewal,
@@ -72,6 +73,7 @@ EXTRAS = [
     RecursiveScore(3, MomentCorrected(), objective=Renewal(0.5), learn_model=True, functional=moments()),
     FixedLag(2, 2, WindowAverage(), learn_model=True),
     FixedLag(2, 2, WindowIncrement()),
+    RecursivePathwise(4, Forward(0.8), Renewal(0.8), learn_model=True),
     Regression(4, KernelRidge(), learn_model=True),
     Regression(4, Network(width=4, steps=3)),
 ]

@@ -7,6 +7,7 @@ from .corrected import MomentCorrected, Quadratic
 from .exact import Exact
 from .functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
 from .objectives import Increment, Renewal
+from .pathwise import RecursivePathwise
 from .regression import Regression
 from .regressors import KernelRidge, Network
 from .score import RecursiveScore
@@ -36,6 +37,7 @@ __all__ = [
     "OnlineEstimate",
     "OnlineEstimator",
     "Quadratic",
+    "RecursivePathwise",
     "RecursiveScore",
     "Regression",
     "Renewal",

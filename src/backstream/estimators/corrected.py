@@ -33,12 +33,12 @@ class Quadratic(eqx.Module):
         return 1 + dim + len(self._kept(dim))
 
     def at(self, z: Float[Array, "m d"]) -> Float[Array, "m f"]:
-        return self._assemble(z, z[:, :, None] * z[:, None, :])
+        return self.of_moments(z, z[:, :, None] * z[:, None, :])
 
     def expected(self, kernels: Kernels) -> Float[Array, "n f"]:
         """E_i[Φ]."""
         mean = kernels.mean
-        return self._assemble(mean, kernels.cov + mean[:, :, None] * mean[:, None, :])
+        return self.of_moments(mean, kernels.cov + mean[:, :, None] * mean[:, None, :])
 
     def expected_pullback(self, beta: Float[Array, "n f"], kernels: Kernels) -> Float[Array, "n s"]:
         """∇_η (β_i · E_i[Φ]) = Cov_i(β_i · Φ, T), for the natural parameter η of kernel i.
@@ -55,7 +55,8 @@ class Quadratic(eqx.Module):
         gm = g[:, :, None] * m[:, None, :]
         return jnp.concatenate([g, pack(2 * V @ B @ V + gm + jnp.swapaxes(gm, 1, 2))], axis=1)
 
-    def _assemble(self, first, second):
+    def of_moments(self, first: Float[Array, "n d"], second: Float[Array, "n d d"]) -> Float[Array, "n f"]:
+        """E[Φ], given E[Z] and E[Z Zᵀ]."""
         dim = first.shape[1]
         centred = pack(second - jnp.eye(dim, dtype=first.dtype))[:, self._kept(dim)]
         return jnp.concatenate([jnp.ones_like(first[:, :1]), first, centred * self._scale(dim, first.dtype)], axis=1)

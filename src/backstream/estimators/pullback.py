@@ -6,7 +6,7 @@ small here, as the columns that are read and as cotangents of the state, until t
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -42,6 +42,10 @@ class Cotangents(NamedTuple):
         """One row: their mean under the weights `row`."""
         return self._map(lambda rows: row @ rows)
 
+    def combine(self, coefficients: Float[Array, "m n"]) -> "Cotangents":
+        """Linear combinations of the rows."""
+        return self._map(lambda rows: coefficients @ rows)
+
     def _map(self, function: Callable[[Array], Array]) -> "Cotangents":
         states = (None if rows is None else function(rows) for rows in (self.to_previous, self.to_now))
         return Cotangents([Columns(start, function(values)) for start, values in self.direct], *states)
@@ -55,6 +59,41 @@ class Cotangents(NamedTuple):
         return total
 
 
+def read_arrays(
+    function: Callable[..., Any], q: BackwardFamily, *arguments: Any
+) -> tuple[list[Array], list[int], Callable[[list[Array]], BackwardFamily], Any]:
+    """The arrays of λ that function(q, *arguments) reads; where in λ each starts; the way from such a list back to a
+    family; and which of the arguments it reads."""
+    arrays, static = eqx.partition(q, eqx.is_inexact_array)
+    leaves, tree = jax.tree.flatten(arrays)
+
+    def rebuilt(leaves):
+        return eqx.combine(tree.unflatten(leaves), static)
+
+    reads_leaf, *others = reads(lambda leaves, *rest: function(rebuilt(leaves), *rest), leaves, *arguments)
+    chosen = [k for k, read in enumerate(reads_leaf) if read]
+    starts = np.cumsum([0, *(leaf.size for leaf in leaves)])
+
+    def rebuild(some):
+        every = list(leaves)
+        for k, leaf in zip(chosen, some, strict=True):
+            every[k] = leaf
+        return rebuilt(every)
+
+    return [leaves[k] for k in chosen], [int(starts[k]) for k in chosen], rebuild, others
+
+
+def columns(starts: list[int], rows: list[Float[Array, "n ..."]]) -> list[Columns]:
+    """Rows of cotangents of such arrays, those of adjacent ones joined."""
+    joined: list[Columns] = []
+    for start, values in zip(starts, (leaf.reshape(len(leaf), -1) for leaf in rows), strict=True):
+        if joined and joined[-1].start + joined[-1].values.shape[-1] == start:
+            joined[-1] = Columns(joined[-1].start, jnp.concatenate([joined[-1].values, values], axis=-1))
+        else:
+            joined.append(Columns(start, values))
+    return joined
+
+
 def pull_back(
     function: Callable[[BackwardFamily, PyTree, Array], Array],
     q: BackwardFamily,
@@ -63,34 +102,19 @@ def pull_back(
     points: Float[Array, "n d"],
 ) -> Cotangents:
     """Cotangents of function(q, a, x^i) to λ and to a, for each i; those of a are `to_now`."""
-    arrays, static = eqx.partition(q, eqx.is_inexact_array)
-    leaves, tree = jax.tree.flatten(arrays)
     a, restore = ravel_pytree(state)
 
-    def rebuilt(leaves, a, x):
-        return function(eqx.combine(tree.unflatten(leaves), static), restore(a), x)
+    def flat(q, a, x):
+        return function(q, restore(a), x)
 
-    reads_leaf, reads_state, _ = reads(rebuilt, leaves, a, points[0])
-    chosen = [k for k, read in enumerate(reads_leaf) if read]
+    some, starts, rebuild, (reads_state, _) = read_arrays(flat, q, a, points[0])
 
     def one(x, cotangent):
         def of_what_is_read(some, a):
-            every = list(leaves)
-            for k, leaf in zip(chosen, some, strict=True):
-                every[k] = leaf
-            return rebuilt(every, a if reads_state else jax.lax.stop_gradient(a), x)
+            return flat(rebuild(some), a if reads_state else jax.lax.stop_gradient(a), x)
 
-        _, vjp = jax.vjp(of_what_is_read, [leaves[k] for k in chosen], a)
-        some, to_state = vjp(cotangent)
-        return [leaf.ravel() for leaf in some], to_state
+        _, vjp = jax.vjp(of_what_is_read, some, a)
+        return vjp(cotangent)
 
-    some, to_state = jax.vmap(one)(points, cotangents)
-    starts = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    direct: list[Columns] = []
-    for k, rows in zip(chosen, some, strict=True):
-        if direct and direct[-1].start + direct[-1].values.shape[-1] == starts[k]:
-            rows = jnp.concatenate([direct[-1].values, rows], axis=-1)
-            direct[-1] = Columns(direct[-1].start, rows)
-        else:
-            direct.append(Columns(int(starts[k]), rows))
-    return Cotangents(direct, None, to_state if reads_state else None)
+    rows, to_state = jax.vmap(one)(points, cotangents)
+    return Cotangents(columns(starts, rows), None, to_state if reads_state else None)

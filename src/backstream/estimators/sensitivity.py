@@ -1,9 +1,9 @@
 """How the states a_{t-1} and a_t depend on λ.
 
 The scores of q_t and q_{t-1|t} need the derivative of η_t and η_{t-1} with respect to λ, through every update since the
-first observation. `Forward` carries the Jacobian J_t = ∂a_t/∂λ exactly; `Truncated` replays the last Δ updates and
-takes what came before as constant (the paper's truncated backpropagation); `Frozen` is for families whose parameters
-at t are their own, so that nothing before t depends on them.
+first observation. `Forward` carries the Jacobian J_t = ∂a_t/∂λ, exactly or discounted; `Truncated` replays the last Δ
+updates and takes what came before as constant (the paper's truncated backpropagation); `Frozen` is for families whose
+parameters at t are their own, so that nothing before t depends on them.
 
 Each gives, at time t, a `Pull`: the map that turns cotangents of (a_{t-1}, a_t) into cotangents of λ.
 """
@@ -76,9 +76,19 @@ class AbstractSensitivity(eqx.Module):
 
 
 class Forward(AbstractSensitivity):
-    """The exact sensitivity, carried forward: J_t = ∂_a U(a_{t-1}, λ) J_{t-1} + ∂_λ U, for a_t = U(a_{t-1}, λ)."""
+    """The exact sensitivity, carried forward: J_t = ∂_a U(a_{t-1}, λ) J_{t-1} + ∂_λ U, for a_t = U(a_{t-1}, λ).
 
+    With a `discount` δ below 1, δ J_{t-1} stands in the place of J_{t-1}: what a state owes to the λ of k steps ago
+    counts δ^k. It belongs to `Renewal(δ)`, whose window of random length starts from a state that is given: without it,
+    the filter at that start is bent towards a frozen copy of itself, and follows its own errors.
+    """
+
+    discount: float = eqx.field(static=True, default=1.0)
     remembers: ClassVar[bool] = True
+
+    def __check_init__(self):
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"The discount of the sensitivity must lie between 0 and 1, not at {self.discount}.")
 
     def init(self, q, y, u):
         lam, rebuild = flatten(q)
@@ -93,7 +103,8 @@ class Forward(AbstractSensitivity):
             return flatten_state(rebuild(v).update(restore(a), y, u))
 
         U_a, U_lam = jax.jacrev(update, argnums=(0, 1))(a, lam)
-        J_previous, J = carry, U_a @ carry + U_lam
+        J_previous = carry if self.discount == 1 else self.discount * carry
+        J = U_a @ J_previous + U_lam
 
         def pull(previous, now):
             if now is None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from backstream.estimators import FixedLag, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
+from backstream.estimators import FixedLag, Forward, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
 from backstream.families import BackwardFamily, Innovation
 from backstream.models.base import StateSpaceModel
 
@@ -32,7 +32,7 @@ class Settings:
     """Trajectories that are drawn through the window."""
     particles: int = 100
     """Samples that the recursion carries."""
-    gamma: float = 0.8
+    gamma: float = 0.9
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float = 3e-3
     """The step size of Adam, which falls to a tenth over the first 270 000 observations. The recursion wants 1e-3."""
@@ -64,8 +64,13 @@ class Settings:
     def estimator(self) -> OnlineEstimator:
         if self.method == "window":
             return FixedLag(self.lag, self.trajectories, learn_model=self.learn_model)
-        objective = Renewal(self.gamma)
-        return RecursiveScore(self.particles, MomentCorrected(), objective=objective, learn_model=self.learn_model)
+        return RecursiveScore(
+            self.particles,
+            MomentCorrected(),
+            Forward(self.gamma),
+            objective=Renewal(self.gamma),
+            learn_model=self.learn_model,
+        )
 
 
 def default_learner(p: StateSpaceModel, settings: Settings | None = None) -> OnlineLearner:
