@@ -1,5 +1,6 @@
 """The recursive score estimator against a loop-by-loop reading of the paper's equations."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ from backstream.estimators import (
     Quadratic,
     RecursiveScore,
     Renewal,
+    ReverseScore,
     SameSample,
     Scan,
     SelfNormalised,
@@ -177,6 +179,25 @@ def test_forward_equals_truncation_beyond_the_start():
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "score",
+    [
+        RecursiveScore(N),
+        RecursiveScore(N, MomentCorrected()),
+        RecursiveScore(N, BackwardSampling(2), baseline=SameSample()),
+        RecursiveScore(N, baseline=NoBaseline()),
+    ],
+    ids=["all", "corrected", "sampled", "bare"],
+)
+def test_in_reverse_it_is_the_same(score):
+    """`ReverseScore` draws what `Scan` of the recursion draws, and gives its ELBO and gradient."""
+    p, q, ys, key = model(), family(), observations(), jax.random.key(11)
+    run = eqx.filter_jit(lambda estimator: estimator(p, q, ys, key=key))
+    forward, reverse = run(Scan(score)), run(ReverseScore(score))
+    for a, b in zip(jax.tree.leaves(forward), jax.tree.leaves(reverse), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
 def test_refuses_what_makes_no_sense():
     with pytest.raises(ValueError, match="num_particles must be at least 1, not 0"):
         RecursiveScore(0)
@@ -192,6 +213,12 @@ def test_refuses_what_makes_no_sense():
         Renewal(1.5)
     with pytest.raises(ValueError, match="4 particles cannot be regressed on 5 features without a ridge"):
         MomentCorrected(ridge=0.0).marginal(jnp.zeros((4, D)))
+    with pytest.raises(ValueError, match=r"differentiates through all states: it cannot do Truncated"):
+        ReverseScore(RecursiveScore(4, sensitivity=Truncated(2)))
+    with pytest.raises(ValueError, match="ascends the ELBO itself, not Renewal"):
+        ReverseScore(RecursiveScore(4, objective=Renewal(0.8)))
+    with pytest.raises(ValueError, match="no learn_model and no functional"):
+        ReverseScore(RecursiveScore(4, learn_model=True))
     with pytest.raises(TypeError, match="Frozen does not fit Kalman"):
         RecursiveScore(4, sensitivity=Frozen()).init(model(), family(), observations()[0], key=jax.random.key(0))
 

@@ -10,6 +10,7 @@ from .objectives import Increment, Renewal
 from .pathwise import RecursivePathwise
 from .regression import Regression
 from .regressors import KernelRidge, Network
+from .reverse import ReverseScore
 from .score import RecursiveScore
 from .sensitivity import Forward, Frozen, Truncated
 from .trajectories import BackwardTrajectories, FixedLag, WindowAverage, WindowIncrement
@@ -41,6 +42,7 @@ __all__ = [
     "RecursiveScore",
     "Regression",
     "Renewal",
+    "ReverseScore",
     "SameSample",
     "Scan",
     "SelfNormalised",
