@@ -9,7 +9,18 @@ import optax
 import pytest
 
 from backstream import posterior
-from backstream.estimators import Exact, FixedLag, MomentCorrected, Quadratic, RecursiveScore, Renewal, Scan
+from backstream.estimators import (
+    Exact,
+    FixedLag,
+    Frozen,
+    KernelRidge,
+    MomentCorrected,
+    Quadratic,
+    RecursiveScore,
+    Regression,
+    Renewal,
+    Scan,
+)
 from backstream.families import Innovation, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, fit, fit_within_epochs
 from backstream.learning.parameters import ModelParameters
@@ -198,21 +209,26 @@ def test_constraints_are_bijections():
     np.testing.assert_allclose(again.transition_scale, full.transition_scale, rtol=1e-6)
 
 
-def test_per_step_scheme_filters():
-    """The non-amortised scheme on a linear-Gaussian stream: its filter mean is near Kalman's."""
-    from backstream.estimators import Frozen
-    from backstream.posterior import filter
-
+@pytest.mark.parametrize(
+    "estimator",
+    [RecursiveScore(50, sensitivity=Frozen()), Regression(50, KernelRidge(ridge=0.1), Frozen())],
+    ids=["score", "regression"],
+)
+def test_per_step_scheme_filters(estimator):
+    """The non-amortised scheme on a linear-Gaussian stream: its filter and one-step means are near Kalman's."""
     p, ys = model(), observations()
-    estimator = RecursiveScore(50, sensitivity=Frozen())
     made = PerStepLearner(p, estimator, optax.adam(3e-2), num_updates=200)
     state, first = made.init(PerStep.create(2, 2, width=8, key=KEY), ys[0], key=KEY)
     state, infos = made.scan(state, ys[1:8])
     means = np.concatenate([np.asarray(first.mean)[None], infos.mean])
-    expected = np.asarray(filter(Kalman.from_model(p), ys[:8]).mean)
+    exact = Kalman.from_model(p)
     spread = np.sqrt(np.asarray(p.dense().Q[0, 0]))
-    assert np.abs(means - expected).mean() < 0.25 * spread
-    assert np.isnan(first.previous_mean).all() and np.isfinite(infos.previous_mean).all()
+    for found, law in (
+        (means, posterior.filter(exact, ys[:8])),
+        (infos.previous_mean, posterior.one_step_smooth(exact, ys[:8])),
+    ):
+        assert np.abs(found - np.asarray(law.mean)).mean() < 0.25 * spread
+    assert np.isnan(first.previous_mean).all()
 
 
 class Wandering(StateSpaceModel):

@@ -3,8 +3,8 @@
 H_t(x) = E[H_{t-1}(X_{t-1}) + f̃_t(X_{t-1}, x) | X_t = x] is what least squares finds from pairs (ξ_{t-1}, ξ_t) drawn
 from q_{t-1:t} with targets Ĥ_{t-1}(ξ_{t-1}) + f̃_t(ξ_{t-1}, ξ_t) (paper, appendix "Functional regression"); G_t too.
 No weights degenerate, as the pairs come from the kernels themselves. The price is a fit at every observation, a choice
-of what to fit, and errors of approximation that are handed on. The fit of time t is used at t + 1: L_t and its gradient
-are averages of the targets themselves.
+of what to fit, and errors of approximation that are handed on. Of H_t, what is fitted is H_t − log q_t. The fit of time
+t is used at t + 1: L_t and its gradient are averages of the targets themselves.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class RegressionCarry(NamedTuple):
     """Of q_t: the coordinates in which the functions are fitted."""
     H: PyTree
     G: PyTree
-    """The fits of H_t, and of G_t beside the gradient in θ, all less their means."""
+    """The fits of H_t − log q_t, and of G_t beside the gradient in θ, all less their means."""
     H_sum: CompensatedSum
     G_sum: CompensatedSum
     """Those means, accumulated."""
@@ -122,8 +122,7 @@ class Regression(OnlineEstimator):
                 return x_prev, _log_joint(p, x_prev, x, y, u) - kernel.log_prob(z)
 
             xi_prev, f = jax.vmap(backward)(xi, noise[1])
-            H_prev = self.regressor.predict(carry.H, carry.frame.standardise(xi_prev))[:, 0]
-            return Pairs(state, frame, xi_prev, xi, H_prev + f, frame.log_prob(noise[0]))
+            return Pairs(state, frame, xi_prev, xi, self.H(carry, xi_prev) + f, frame.log_prob(noise[0]))
 
         sensitivity, pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
         pairs, pathwise = self._draw(draw, q)
@@ -131,6 +130,11 @@ class Regression(OnlineEstimator):
         if carry.G is not None:
             past = self.regressor.predict(carry.G, carry.frame.standardise(pairs.xi_prev))
         return self._conclude(p, q, carry._replace(sensitivity=sensitivity), pairs, past, pathwise, pull, y, u)
+
+    def H(self, carry: RegressionCarry, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """What the fit of H_t says at some points, less its mean."""
+        z = carry.frame.standardise(x)
+        return self.regressor.predict(carry.H, z)[:, 0] + _trend(z)
 
     def _draw(self, draw, q: BackwardFamily) -> tuple[Pairs, PyTree]:
         """The pairs, and, where nothing of the past depends on λ, the gradient of E[r − log q_t] along them."""
@@ -147,14 +151,15 @@ class Regression(OnlineEstimator):
     def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: Pull, y, u):
         (lam, _), n = flatten(q), self.num_samples
         z = pairs.frame.standardise(pairs.xi)
-        r_mean, rest = pairs.r.mean(), -pairs.log_q.mean()
-        H, expected = self.regressor.fit(carry.H, z, (pairs.r - r_mean)[:, None])
+        trend, rest = _trend(z), -pairs.log_q.mean()
+        r_mean = (pairs.r - trend).mean()  # the trend's own mean is zero
+        H, expected = self.regressor.fit(carry.H, z, (pairs.r - trend - r_mean)[:, None])
 
         news, G_rest = [], jnp.zeros_like(carry.G_rest)
         if self.sensitivity.remembers:
             score = jnp.zeros((n, lam.size), lam.dtype)
             if pairs.xi_prev is not None:
-                score = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - expected[:, 0], pull)
+                score = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - trend - expected[:, 0], pull)
             news.append(score)
             # Leave-one-out: r_k − mean of the others = n/(n − 1) (r_k − r̄).
             h = pairs.r - pairs.log_q
@@ -179,6 +184,15 @@ class Regression(OnlineEstimator):
         nan = jnp.full((), jnp.nan, lam.dtype)
         carry = RegressionCarry(pairs.state, pairs.frame, H, G, H_sum, G_sum, rest, G_rest, carry.sensitivity)
         return carry, OnlineEstimate(total, increment, ess=nan, acceptance=nan)
+
+
+def _trend(z: Float[Array, "n d"]) -> Float[Array, " n"]:
+    """log q_t in its own frame, less its mean: what H_t is, up to a constant, where q is exact.
+
+    The regressor fits the rest. Far from the samples a fit says little, and what it would say of H_t itself, that it is
+    flat, sends q_{t|t+1} there: with log q_t taken out, H_t falls off as it should.
+    """
+    return 0.5 * (z.shape[1] - (z**2).sum(1))
 
 
 def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: Inputs) -> Float[Array, ""]:

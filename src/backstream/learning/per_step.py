@@ -14,6 +14,9 @@ from backstream.families.per_step import PerStep
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_observations
 
+DRAWS = 1000
+"""Of X_t, over which the mean of X_{t-1} is taken."""
+
 
 class PerStepState(NamedTuple):
     t: Array
@@ -109,16 +112,18 @@ def _first(learner, q, y, u, key):
 
 
 def _read(learner, state, y, u):
-    p = learner.model
-    previous = state.carry.particles
-    start = _predict(p, state.q, previous.state, u)
+    p, key = learner.model, jax.random.fold_in(state.key, state.t)
+    before = state.q.init(y, u)  # a_{t-1}, which is q_{t-1} itself
+    start = _predict(p, state.q, before, u)
 
     def estimate(q, key):
         return learner.estimator.step(p, q, state.carry, y, u, key=key)
 
-    q, (carry, found) = learner._ascend(start, estimate, jax.random.fold_in(state.key, state.t))
-    kernel_means = jax.vmap(lambda x: (q.marginal(previous.state) * q.potential(carry.particles.state, x)).moments()[0])
-    previous_mean = kernel_means(carry.particles.xi).mean(0)
+    q, (carry, found) = learner._ascend(start, estimate, key)
+    now = q.init(y, u)
+    xi = q.marginal(now).sample((DRAWS,), key=jax.random.fold_in(key, learner.num_updates + 1))
+    kernel_means = jax.vmap(lambda x: (q.marginal(before) * q.potential(now, x)).moments()[0])
+    previous_mean = kernel_means(xi).mean(0)
     info = PerStepInfo(q.mean, jnp.exp(q.log_std), previous_mean, found.increment.elbo)
     return PerStepState(state.t + 1, state.key, q, carry), info
 
