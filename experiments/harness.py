@@ -27,9 +27,10 @@ console = Console()
 class Results:
     """A JSON file with one entry for each part of an experiment. What is there already is not run again."""
 
-    def __init__(self, name: str, settings: dict[str, Any], folder: Path = RESULTS):
-        self.path = folder / f"{name}.json"
-        header = {"command": f"python -m experiments.{name}", "version": backstream.__version__, "machine": machine()}
+    def __init__(self, name: str, settings: dict[str, Any], folder: Path | None = None, command: str | None = None):
+        self.path = (RESULTS if folder is None else folder) / f"{name}.json"
+        command = f"python -m experiments.{name}" if command is None else command
+        header = {"command": command, "version": backstream.__version__, "machine": machine()}
         self.content = header | {"settings": settings, "parts": {}}
         if self.path.exists():
             kept = json.loads(self.path.read_text())
@@ -37,13 +38,13 @@ class Results:
                 raise SystemExit(f"{self.path} holds results for other settings; move it away to start anew.")
             self.content["parts"] = kept["parts"]
 
-    def run(self, part: str, compute: Callable[[], Any]) -> Any:
-        """The result of a part, computed and written down if it is not there yet."""
+    def run(self, part: str, compute: Callable[[], Any], place: str = "") -> Any:
+        """The result of a part, computed and written down if it is not there yet; `place` stands before its name."""
         if part not in self.content["parts"]:
-            console.print(f"[bold]{part}[/bold]")
+            console.print(f"{place}[bold]{part}[/bold]")
             self.content["parts"][part] = compute()
             jax.clear_caches()  # hundreds of compiled programs would use up the memory mappings of a process
-            self.path.parent.mkdir(exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             scratch = self.path.with_suffix(".tmp")
             scratch.write_text(json.dumps(self.content, indent=1, default=float) + "\n")
             os.replace(scratch, self.path)
@@ -60,6 +61,48 @@ def machine() -> dict[str, Any]:
     }
 
 
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """In Markdown."""
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+MISSING = "not run yet"
+
+
+def over_seeds(parts: dict[str, Any], name: str, *keys: str) -> list[float]:
+    """A number of the parts `name, seed 0`, `name, seed 1`, …: of those that have been run."""
+    found = []
+    for part, value in parts.items():
+        if part.startswith(f"{name}, seed "):
+            for key in keys:
+                value = value.get(key) if isinstance(value, dict) else None
+            found += [] if value is None else [value]
+    return found
+
+
+def spread(values: list[float], digits: int, factor: float = 1.0) -> str:
+    """Mean ± standard deviation of as many values, or that there is none yet."""
+    if not values:
+        return MISSING
+    scaled = factor * np.asarray(values)
+    deviation = f" ± {scaled.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{scaled.mean():.{digits}f}{deviation} ({len(values)})"
+
+
+def time_each(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The median processor milliseconds of each, in turns in one process, after a first call that compiles."""
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        jax.block_until_ready(function())
+    for _ in range(repeats):
+        for name, function in functions.items():
+            began = time.process_time()
+            jax.block_until_ready(function())
+            taken[name].append(1e3 * (time.process_time() - began))
+    return {name: float(np.median(values)) for name, values in taken.items()}
+
+
 class Judge:
     """Fresh data of a model, never learned from, with the truth."""
 
@@ -68,12 +111,14 @@ class Judge:
         key_data, self.key_limit = jax.random.split(key)
         self.states, self.ys = p.simulate(length, key=key_data)
 
-    def limit(self, num_particles: int = 20_000) -> dict[str, float]:
+    def limit(self, num_particles: int = 20_000, smoothing: bool = True) -> dict[str, float]:
         """The errors of a particle filter and smoother with the true model, and that of the raw observation."""
-        limit = metrics.particle_limit(self.p, self.ys, num_particles=num_particles, key=self.key_limit)
-        return {
-            "smoothing": metrics.rmse(limit.smoothed, self.states),
+        trajectories = 200 if smoothing else 1
+        limit = metrics.particle_limit(self.p, self.ys, None, num_particles, trajectories, key=self.key_limit)
+        return ({"smoothing": metrics.rmse(limit.smoothed, self.states)} if smoothing else {}) | {
             "filtering": metrics.rmse(limit.filtered, self.states),
+            "one_step": metrics.one_step_rmse(limit.one_step, self.states),
+            "log_likelihood": float(limit.log_likelihood),
             "raw": metrics.rmse(self.ys, self.states),
         }
 

@@ -3,7 +3,7 @@
     python -m experiments.recursion_or_window
 
 Chaotic RNN with d = 5, 10, 20, a linear-Gaussian stream, and a slowly mixing one (A = 0.999), where a short window
-cannot see what it should learn. One seed each; five seeds of the chosen default are in `chaotic_stream`. A run ends
+cannot see what it should learn. One seed each; five seeds of the chosen default are in `table3`. A run ends
 after 20 000 observations or 45 processor seconds of learning, whichever comes first.
 """
 

@@ -2,15 +2,19 @@
 
     python -m experiments.report
 
-The tables between the marks in docs/choosing.md and docs/learning.md come from experiments/results/*.json and from
+The tables between the marks in docs/choosing.md and docs/reproduction.md come from experiments/results/*.json and from
 nowhere else; a test checks that they are up to date.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .harness import RESULTS, first_within
+from backstream import plots
+
+from .harness import MISSING, RESULTS, first_within, table
+from .reproduction import NAMES, result
 
 DOCS = Path(__file__).parents[1] / "docs"
 CASES = {
@@ -28,11 +32,6 @@ def parts(name: str) -> dict[str, Any]:
 
 def above(row: dict[str, Any], limit: dict[str, float]) -> list[str]:
     return [f"{100 * (row[name] / limit[name] - 1):+.1f} %" for name in ("smoothing", "filtering")]
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def recursion_or_window() -> str:
@@ -58,43 +57,17 @@ def recursion_or_window() -> str:
     return text
 
 
-def chaotic_stream() -> str:
-    found, rows = parts("chaotic_stream"), []
-    for name, curve in found.items():
-        if name.startswith("limit"):
-            continue
-        learner, seed = name.split(", seed ")
-        limit, last = found[f"limit, seed {seed}"], curve[-1]
-        errors = [f"{last[k]:.4f} ({limit[k]:.4f})" for k in ("smoothing", "filtering")]
-        elbos = f"{last['elbo']:.2f} / {last['unbiased_elbo']:.2f}"
-        warnings = str(sum(len(row["warnings"]) for row in curve))
-        read = f"{last['observations']:,}"
-        rows.append([f"{learner}, seed {seed}", read, *errors, *above(last, limit), elbos, warnings])
-    header = [
-        "learner",
-        "read",
-        "smoothing (limit)",
-        "filtering (limit)",
-        "smoothing",
-        "filtering",
-        "ELBO: own / unbiased",
-        "warnings",
-    ]
-    return table(header, rows)
+def reproduced(name: str) -> str:
+    """The section of a result: what has been run of it so far, and its picture."""
+    chosen, path = result(name), RESULTS / f"{name}.json"
+    text = f"\n## {chosen.TITLE}\n\n{chosen.ABOUT}\n\n`backstream reproduce {name}`\n\n"
+    if not path.exists():
+        return text + f"{MISSING.capitalize()}.\n"
+    return text + chosen.markdown(json.loads(path.read_text())) + f"\n![{chosen.TITLE}]({picture(name)})\n"
 
 
-def linear() -> str:
-    offline, stream = parts("linear_offline"), parts("linear_stream")["default"]
-    rows = [[name, f"{part['gap']:.4f}", f"{part['seconds']:.0f}"] for name, part in offline.items()]
-    last, limit = stream["curve"][-1], stream["limit"]
-    text = (
-        "Offline, the setting of the paper's Fig. 1: nats per step below the exact log-likelihood after 1000 epochs.\n"
-    )
-    text += "\n" + table(["gradient", "gap", "seconds"], rows)
-    text += f"\nA stream of {last['observations']:,} observations, fresh data: "
-    text += f"ELBO {last['fresh_elbo']:.4f} nats per step, log-likelihood {limit['fresh_elbo']:.4f}; "
-    text += f"smoothing RMSE {last['smoothing']:.4f}, Kalman smoother {limit['smoothing']:.4f}; "
-    return text + f"filtering {last['filtering']:.4f}, Kalman filter {limit['filtering']:.4f}.\n"
+def picture(name: str) -> str:
+    return f"images/reproduction/{name}.png"
 
 
 def model() -> str:
@@ -109,7 +82,7 @@ def model() -> str:
 
 SECTIONS = {
     "choosing.md": {"recursion or window": recursion_or_window},
-    "learning.md": {"chaotic stream": chaotic_stream, "linear": linear, "model": model},
+    "reproduction.md": {name: partial(reproduced, name) for name in NAMES} | {"model": model},
 }
 
 
@@ -126,6 +99,11 @@ def main() -> None:
     for page, sections in SECTIONS.items():
         path = DOCS / page
         path.write_text(filled(path.read_text(), sections))
+    for name in NAMES:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            (DOCS / picture(name)).parent.mkdir(exist_ok=True)
+            plots.save(result(name).figure(json.loads(path.read_text())), DOCS / picture(name))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The long runs in short: each would fail if learning were broken.
+"""The long runs in short: each result of the paper is run end to end at a small size, and learning shows in it.
 
 Seeds are fixed; each bound lies far from what a learner that does not learn would give, and that too is checked.
 """
@@ -7,48 +7,96 @@ import json
 
 import pytest
 
-from backstream.families import Innovation
-from experiments import chaotic_stream, harness, linear_offline, linear_stream, report
+from experiments import ablations, fig1, fig2, fig3, harness, report, reproduction, table1, table2, table3
 
 
-@pytest.fixture(autouse=True)
-def small_and_apart(monkeypatch, tmp_path):
-    """Results of tests stay out of the repository."""
-    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+@pytest.fixture
+def shortened(monkeypatch, tmp_path):
+    """Runs a result with its quick settings made smaller still. Its numbers by part, and its page."""
 
-    def shrink(module, **settings):
-        for name, value in settings.items():
-            monkeypatch.setitem(module.SETTINGS, name, value)
+    def run(module, **settings):
+        name = module.__name__.split(".")[-1]
+        monkeypatch.setattr(module, "QUICK", module.QUICK | settings)
+        page = reproduction.reproduce(name, tmp_path, quick=True)
+        text = page.read_text()
+        assert harness.MISSING not in text and "nan" not in text
+        assert page.with_suffix(".png").stat().st_size > 5000
+        content = json.loads(page.with_suffix(".json").read_text())
+        assert content["command"] == f"backstream reproduce {name} --quick" and content["machine"]["jax"]
+        return content["parts"], text
 
-    return shrink
-
-
-def test_offline_gradients_close_the_gap(small_and_apart):
-    """Linear-Gaussian, d = 2: from more than 0.3 nats below the log-likelihood to less than 0.05."""
-    small_and_apart(linear_offline, dim=2, length=60, epochs=150, rate=3e-2)
-    for name in ("exact", "score"):
-        start = linear_offline.run(name, 0, epochs=1)["gap"]
-        end = linear_offline.run(name, 0)["gap"]
-        assert end < 0.05 and start > 0.3, (name, start, end)
+    return run
 
 
-def test_the_default_learner_comes_near_the_limit(small_and_apart):
-    """Chaotic RNN, d = 5: 5 000 observations take away half of what the start has above the particle limit."""
-    small_and_apart(chaotic_stream, dim=5, observations=5000, fresh=400, every=2500, width=32)
-    p, judge, keys = chaotic_stream.case(0)
-    limit = judge.limit(num_particles=2000)
-    start = judge.errors(Innovation.from_model(p, width=32, key=keys[3]))
-    end = chaotic_stream.run("default", 0)[-1]
+def test_fig1(shortened):
+    """From more than 0.3 nats below the log-likelihood to less than 0.05, with the oracle and with the score."""
+    settings = {"dim": 2, "length": 60, "epochs": 150, "timings": 1}
+    parts, _ = shortened(fig1, **settings)
+    start = fig1.learned(fig1.ORACLE, fig1.SETTINGS | fig1.QUICK | {"epochs": 1}, 0)["gap"]
+    for name in (fig1.ORACLE, fig1.OURS):
+        assert parts[f"{name}, seed 0"]["gap"] < 0.05 and start > 0.3
+    assert set(parts["time"]) == set(fig1.estimators(fig1.SETTINGS))
+
+
+def test_fig2(shortened):
+    """The default's ELBO on fresh data ends within 0.05 nats of the log-likelihood, and has risen."""
+    parts, _ = shortened(fig2, dim=2, observations=4000, fresh=300, test=50, snapshots=[0, 1000, 4000])
+    curve, limit = parts["default, seed 0"]["curve"], parts["limit, seed 0"]
+    assert limit["fresh_elbo"] - curve[-1]["fresh_elbo"] < 0.05 and curve[-1]["fresh_elbo"] > curve[0]["fresh_elbo"]
+    assert list(parts["default, seed 0"]["test"]["smoothed"]) == ["0", "1000", "4000"]
+
+
+def test_table1(shortened):
+    """After some epochs our score and trajectories are both far nearer to the limit than the raw observation is."""
+    small = {"dim": 3, "length": 50, "limit_particles": 500, "timings": 1}
+    epochs = {key: table1.QUICK[key] | {"epochs": 40, "width": 8} for key in ("paper", "ours")}
+    parts, _ = shortened(table1, **small, **epochs)
+    limit = parts["limit, seed 0"]
+    for name in ("score, ours", "trajectories, ours"):
+        assert parts[f"{name}, seed 0"]["smoothing"] - limit["smoothing"] < 0.5 * (limit["raw"] - limit["smoothing"])
+
+
+def test_fig3(shortened):
+    """Updates inside epochs come further in as many epochs than one update per epoch."""
+    small = {"dim": 2, "length": 60, "width": 4, "epochs": 4, "long_epochs": 8, "judged_by": 5, "limit_particles": 500}
+    parts, _ = shortened(fig3, **small)
+    inside, once = (parts[f"{name}, seed 0"]["elbo"] for name in (fig3.INSIDE, fig3.PER_EPOCH))
+    assert inside[4] - inside[0] > 2 * (once[4] - once[0])
+    assert fig3.epochs_needed([0.0, 5.0, 9.8, 10.0], end=10.0, start=0.0) == 3
+    assert fig3.epochs_needed([0.0, 5.0], end=10.0, start=0.0) is None
+
+
+def test_table2(shortened):
+    """Score and regression both filter better than the raw observation."""
+    small = {"dim": 2, "length": 25, "width": 8, "updates": 100, "particles": 20, "block": 4, "limit_particles": 500}
+    parts, _ = shortened(table2, **small)
+    for name in table2.NAMES:
+        assert parts[f"{name}, seed 0"]["filtering"] < 0.8 * parts["limit, seed 0"]["raw"]
+        assert parts["time"][name] > 0
+
+
+def test_table3(shortened):
+    """5 000 observations take away half of what our start has above the particle limit; nothing is refused."""
+    small = {"observations": 5000, "every": 2500, "snapshots": [0, 5000], "particles": 10, "test": 50}
+    parts, page = shortened(table3, **small)
+    settings = table3.SETTINGS | table3.QUICK
+    judge, keys = table3.case(settings, 0)
+    start = judge.errors(table3.learner_and_family(table3.DEFAULT, settings, judge.p, keys[3])[1])
+    end, limit = parts["default, seed 0"]["end"], parts["limit, seed 0"]
     for name in ("smoothing", "filtering"):
         assert end[name] - limit[name] < 0.5 * (start[name] - limit[name]), (name, start, end, limit)
     assert end["refused"] == 0 and abs(end["elbo"] - end["unbiased_elbo"]) < 0.2
+    assert "0.278" in page
 
 
-def test_a_linear_stream_is_learned(small_and_apart):
-    small_and_apart(linear_stream, dim=2, observations=4000, fresh=500, every=1000)
-    part = linear_stream.run()
-    assert part["limit"]["fresh_elbo"] - part["curve"][-1]["fresh_elbo"] < 0.05
-    assert part["curve"][-1]["fresh_elbo"] > part["curve"][0]["fresh_elbo"]
+def test_ablations(shortened, monkeypatch):
+    """Without the entropy term the gradient of a single step points elsewhere; with it, it does not."""
+    every = ablations.estimators(20)
+    kept = {name: every[name] for name in ("entropy: with the term", "entropy: without")}
+    monkeypatch.setattr(ablations, "estimators", lambda N: kept)
+    parts, _ = shortened(ablations, draws=40, epochs=20)
+    right, wrong = (parts[f"{name}, T = 1, seed 0"]["start"]["bias"] for name in kept)
+    assert right < 0.2 and wrong > 2 * right
 
 
 def test_results_survive_an_interruption(tmp_path):
@@ -67,6 +115,13 @@ def test_the_first_row_within_the_limit():
     curve = [{"smoothing": s, "filtering": 1.0, "k": k} for k, s in enumerate([1.2, 1.01, 1.2, 1.04, 1.02])]
     assert harness.first_within(curve, limit) == curve[3]
     assert harness.first_within(curve[:3], limit) is None
+
+
+def test_what_is_missing_says_so():
+    """A page can be made of any part of the results."""
+    for name in reproduction.NAMES:
+        chosen = reproduction.result(name)
+        assert harness.MISSING in chosen.markdown({"settings": chosen.SETTINGS, "parts": {}})
 
 
 @pytest.mark.parametrize("page", report.SECTIONS)

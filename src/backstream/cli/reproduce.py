@@ -1,0 +1,62 @@
+"""`backstream reproduce`: a table or figure of the paper, from this code."""
+
+import os
+import sys
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .failures import plainly
+
+
+class Name(StrEnum):
+    fig1 = "fig1"
+    fig2 = "fig2"
+    table1 = "table1"
+    fig3 = "fig3"
+    table2 = "table2"
+    table3 = "table3"
+    ablations = "ablations"
+
+
+@plainly
+def reproduce(
+    name: Annotated[Name, typer.Argument(help="The table or figure; fig4 comes with table3.")],
+    quick: Annotated[bool, typer.Option("--quick", help="A shortened version: minutes instead of hours.")] = False,
+    replicates: Annotated[
+        int | None, typer.Option(min=1, help="How many sequences or seeds. As many as the paper, or one with --quick.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path(
+        "reproduction"
+    ),
+) -> None:
+    """Run an experiment of the paper: with the paper's settings, with ours, and beside the best possible.
+
+    Writes NAME.json with every number, NAME.md with the table and NAME.png. What is in NAME.json already is not run
+    again: after an interruption the same command goes on.
+
+    Example: backstream reproduce table1 --quick
+    """
+    from .machine import start
+
+    start("float32")
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    page = _experiments("reproduction").reproduce(name.value, out, quick, replicates)
+    print(f"Written: {page}, and beside it .json and .png")
+
+
+def _experiments(module: str) -> Any:
+    """A module of `experiments/`: part of an installed package, or in the repository that this is run from."""
+    if find_spec("backstream.experiments") is not None:
+        return import_module(f"backstream.experiments.{module}")
+    root = Path(__file__).parents[3]
+    if not (root / "experiments" / f"{module}.py").exists():
+        from backstream.io.errors import RunError
+
+        raise RunError("The experiments are not installed here: run the command from a clone of the repository.")
+    sys.path.insert(0, str(root))
+    return import_module(f"experiments.{module}")
