@@ -3,8 +3,9 @@
     backstream reproduce table1
 
 The paper's settings: its conjugate family with 8 hidden units, N = 2, Adam at 1e-3, the score estimator with M = 2
-backward draws, Δ = 2 and the same-sample baseline. It does not say how many epochs; here are 2 000. Ours: `Innovation`
-as it comes, Adam from 1e-2 by a cosine to zero, and the score estimator with corrected weights and no truncation.
+backward draws, Δ = 2 and the same-sample baseline. It does not say how many epochs; here are 2 000. Ours: `Innovation` as
+it comes, N = 20, Adam from 1e-2 by a cosine to zero in 300 epochs; the score estimator as the library's recursion has it,
+with corrected weights and renewal, and differentiated in reverse.
 """
 
 import time
@@ -22,6 +23,7 @@ from backstream.estimators import (
     BackwardTrajectories,
     MomentCorrected,
     RecursiveScore,
+    Renewal,
     ReverseScore,
     SameSample,
     Scan,
@@ -40,7 +42,7 @@ SETTINGS = {
     "dim": 5,
     "length": 500,
     "paper": {"width": 8, "particles": 2, "draws": 2, "depth": 2, "rate": 1e-3, "epochs": 2000},
-    "ours": {"width": 64, "particles": 20, "rate": 1e-2, "epochs": 500},
+    "ours": {"width": 64, "particles": 20, "gamma": 0.8, "rate": 1e-2, "epochs": 300},
     "limit_particles": 20_000,
     "timings": 20,
 }
@@ -73,7 +75,7 @@ def start(name: str, settings: dict[str, Any], judge: Judge, key: jax.Array):
     if name.endswith("ours"):
         q = Innovation.from_model(judge.p, width=own["width"], key=key)
         optimiser = optax.adam(optax.cosine_decay_schedule(own["rate"], own["epochs"]))
-        score = ReverseScore(RecursiveScore(N, MomentCorrected()))
+        score = ReverseScore(RecursiveScore(N, MomentCorrected(), objective=Renewal(own["gamma"])))
     else:
         q = Conjugate.create(d, d, width=own["width"], key=key)
         optimiser = optax.adam(own["rate"])
@@ -111,13 +113,12 @@ def times(settings: dict[str, Any]) -> dict[str, float]:
 
 
 def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for seed in range(replicates):
-        found[f"limit, seed {seed}"] = lambda seed=seed: case(settings, seed)[0].limit(settings["limit_particles"])
-        for name in reversed(NAMES):
-            found[f"{name}, seed {seed}"] = lambda name=name, seed=seed: learned(name, settings, seed)
-        if seed == 0:
-            found["time"] = lambda: times(settings)
+    found: dict[str, Any] = {"time": lambda: times(settings)}
+    for names in (NAMES[2:], NAMES[:2]):
+        for seed in range(replicates):
+            for name in names:
+                found[f"{name}, seed {seed}"] = lambda name=name, seed=seed: learned(name, settings, seed)
+            found[f"limit, seed {seed}"] = lambda seed=seed: case(settings, seed)[0].limit(settings["limit_particles"])
     return found
 
 

@@ -9,7 +9,9 @@ conjugate family with 100 units, N = 100, M = 2, Δ = 2, the same-sample baselin
 
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
@@ -78,18 +80,24 @@ class Snapshots:
 
     def __init__(self, q: BackwardFamily, judge: Any, settings: dict[str, Any]):
         self.judge, self.every, self.wanted = judge, settings["every"], settings["snapshots"]
-        self.looks, self.kept, self.last = 0, {0: q}, q
+        self.looks, self.kept, self.last = 0, {0: _copy(q)}, q
 
     def errors(self, q: BackwardFamily) -> dict[str, float]:
         self.looks, self.last = self.looks + 1, q
         if self.looks * self.every in self.wanted:
-            self.kept[self.looks * self.every] = q
+            self.kept[self.looks * self.every] = _copy(q)
         return self.judge.errors(q)
 
     def on(self, states: Any, ys: Any) -> dict[str, Any]:
         """The first coordinate of a test sequence, and its smoothed mean at each snapshot."""
         means = {str(n): _rounded(posterior.smooth(q, ys).mean) for n, q in self.kept.items()}
         return {"states": _rounded(states), "smoothed": means}
+
+
+def _copy(q: BackwardFamily) -> BackwardFamily:
+    """The learner's next block overwrites the buffers of its state."""
+    arrays, static = eqx.partition(q, eqx.is_array)
+    return eqx.combine(jax.tree.map(jnp.copy, arrays), static)
 
 
 def _rounded(values: Any) -> list[float]:
