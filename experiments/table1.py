@@ -3,9 +3,9 @@
     backstream reproduce table1
 
 The paper's settings: its conjugate family with 8 hidden units, N = 2, Adam at 1e-3, the score estimator with M = 2
-backward draws, Δ = 2 and the same-sample baseline. It does not say how many epochs; here are 2 000. Ours: `Innovation` as
-it comes, N = 20, Adam from 1e-2 by a cosine to zero in 300 epochs; the score estimator as the library's recursion has it,
-with corrected weights and renewal, and differentiated in reverse.
+backward draws, Δ = 2 and the same-sample baseline. It does not say how many epochs; here are 2 000. Ours: `Innovation`
+as it comes, N = 20, Adam from 1e-2 by a cosine to zero in 300 epochs; the score estimator as the library's recursion
+has it, with corrected weights and renewal, and differentiated in reverse.
 """
 
 import time

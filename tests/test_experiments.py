@@ -28,14 +28,19 @@ def shortened(monkeypatch, tmp_path):
     return run
 
 
-def test_fig1(shortened):
-    """From more than 0.3 nats below the log-likelihood to less than 0.05, with the oracle and with the score."""
-    settings = {"dim": 2, "length": 60, "epochs": 150, "timings": 1}
-    parts, _ = shortened(fig1, **settings)
-    start = fig1.learned(fig1.ORACLE, fig1.SETTINGS | fig1.QUICK | {"epochs": 1}, 0)["gap"]
+def test_fig1(shortened, monkeypatch):
+    """From more than 0.3 nats below the log-likelihood to less than 0.05, with the oracle and with the score.
+
+    The oracle stands in for the others here, which would have to be compiled.
+    """
+    every = fig1.estimators(fig1.SETTINGS)
+    oracle, ours = every[fig1.ORACLE], every[fig1.OURS]
+    monkeypatch.setattr(fig1, "estimators", lambda _: dict.fromkeys(every, oracle) | {fig1.OURS: ours})
+    parts, _ = shortened(fig1, dim=2, length=60, epochs=150, timings=1)
     for name in (fig1.ORACLE, fig1.OURS):
-        assert parts[f"{name}, seed 0"]["gap"] < 0.05 and start > 0.3
-    assert set(parts["time"]) == set(fig1.estimators(fig1.SETTINGS))
+        part = parts[f"{name}, seed 0"]
+        assert part["gap"] < 0.05 and part["elbo"][-1] - part["elbo"][0] > 0.3 and part["refused"] == 0
+    assert set(parts["time"]) == set(every)
 
 
 def test_fig2(shortened):
