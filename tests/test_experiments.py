@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from backstream.cli.reproduce import Name, _experiments
 from experiments import ablations, fig1, fig2, fig3, harness, report, reproduction, table1, table2, table3
 
 
@@ -97,7 +98,7 @@ def test_table3(shortened):
 def test_ablations(shortened, monkeypatch):
     """Without the entropy term the gradient of a single step points elsewhere; with it, it does not."""
     every = ablations.estimators(20)
-    kept = {name: every[name] for name in ("entropy: with the term", "entropy: without")}
+    kept = {name: every[name] for name in (ablations.REFERENCE, ablations.WITHOUT)}
     monkeypatch.setattr(ablations, "estimators", lambda N: kept)
     parts, _ = shortened(ablations, draws=40, epochs=20)
     right, wrong = (parts[f"{name}, T = 1, seed 0"]["start"]["bias"] for name in kept)
@@ -120,6 +121,11 @@ def test_the_first_row_within_the_limit():
     curve = [{"smoothing": s, "filtering": 1.0, "k": k} for k, s in enumerate([1.2, 1.01, 1.2, 1.04, 1.02])]
     assert harness.first_within(curve, limit) == curve[3]
     assert harness.first_within(curve[:3], limit) is None
+
+
+def test_the_command_knows_every_result():
+    assert tuple(Name) == reproduction.NAMES
+    assert _experiments("reproduction").NAMES == reproduction.NAMES
 
 
 def test_what_is_missing_says_so():
