@@ -37,11 +37,13 @@ def result(name: str) -> Result:
     return Result(name, about, *(getattr(module, field) for field in Result._fields[2:]))
 
 
-def reproduce(name: str, folder: Path, quick: bool = False, replicates: int | None = None) -> Path:
+def reproduce(
+    name: str, folder: Path, quick: bool = False, replicates: int | None = None, command: str = "reproduce"
+) -> Path:
     """Runs what has not been run yet, and writes NAME.json, NAME.md and NAME.png. A quick run has files of its own."""
     chosen = result(name)
     settings = chosen.SETTINGS | (chosen.QUICK if quick else {})
-    command = f"backstream reproduce {name}" + (" --quick" if quick else "")
+    command = f"backstream {command} {name}" + (" --quick" if quick else "")
     results = Results(f"{name}-quick" if quick else name, settings, folder, command)
     if replicates is None:
         replicates = 1 if quick else chosen.REPLICATES

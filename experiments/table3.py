@@ -17,7 +17,15 @@ import numpy as np
 import optax
 
 from backstream import metrics, posterior
-from backstream.estimators import BackwardSampling, MomentCorrected, RecursiveScore, Renewal, SameSample, Truncated
+from backstream.estimators import (
+    BackwardSampling,
+    Forward,
+    MomentCorrected,
+    RecursiveScore,
+    Renewal,
+    SameSample,
+    Truncated,
+)
 from backstream.families import BackwardFamily, Conjugate, Innovation
 from backstream.learning import OnlineLearner, default_learner
 from backstream.learning.defaults import falling
@@ -35,7 +43,7 @@ SETTINGS = {
     "every": 5000,
     "width": 100,
     "particles": 100,
-    "gamma": 0.8,
+    "gamma": 0.9,
     "rate": 1e-3,
     "draws": 2,
     "depth": 2,
@@ -71,7 +79,7 @@ def learner_and_family(name: str, settings: dict[str, Any], p: ChaoticRNN, key: 
     q = Innovation.from_model(p, width=settings["width"], key=key)
     if name == DEFAULT:
         return default_learner(p), q
-    score = RecursiveScore(N, MomentCorrected(), objective=Renewal(settings["gamma"]))
+    score = RecursiveScore(N, MomentCorrected(), Forward(settings["gamma"]), objective=Renewal(settings["gamma"]))
     return OnlineLearner(p, score, optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate)))), q
 
 

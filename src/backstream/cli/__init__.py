@@ -12,7 +12,7 @@ from .failures import DEBUG, plainly
 from .forecast import forecast
 from .inspect import inspect
 from .plot import plot
-from .reproduce import reproduce
+from .reproduce import bench, reproduce
 from .simulate import simulate
 from .smooth import smooth
 from .stream import stream
@@ -67,7 +67,7 @@ def demo(
     run(out, dim, observations, seed)
 
 
-for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect, reproduce):
+for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect, reproduce, bench):
     app.command()(_command)
 
 

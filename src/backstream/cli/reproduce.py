@@ -1,4 +1,4 @@
-"""`backstream reproduce`: a table or figure of the paper, from this code."""
+"""`backstream reproduce`, a table or figure of the paper, and `backstream bench`, what our own work is judged by."""
 
 import os
 import sys
@@ -23,10 +23,17 @@ class Name(StrEnum):
     ablations = "ablations"
 
 
+class Bench(StrEnum):
+    gradients = "gradients"
+
+
+Quick = Annotated[bool, typer.Option("--quick", help="A shortened version: minutes instead of hours.")]
+
+
 @plainly
 def reproduce(
     name: Annotated[Name, typer.Argument(help="The table or figure; fig4 comes with table3.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A shortened version: minutes instead of hours.")] = False,
+    quick: Quick = False,
     replicates: Annotated[
         int | None, typer.Option(min=1, help="How many sequences or seeds. As many as the paper, or one with --quick.")
     ] = None,
@@ -41,11 +48,29 @@ def reproduce(
 
     Example: backstream reproduce table1 --quick
     """
+    _run(name.value, out, quick, replicates, "reproduce")
+
+
+@plainly
+def bench(
+    name: Annotated[Bench, typer.Argument(help="gradients: bias, noise and price of each estimator, for given λ.")],
+    quick: Quick = False,
+    replicates: Annotated[int | None, typer.Option(min=2, help="How many runs of each estimator. 16.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path("bench"),
+) -> None:
+    """Measure what the library claims of itself. Files and interruptions are as with `reproduce`.
+
+    Example: backstream bench gradients --quick
+    """
+    _run(name.value, out, quick, 4 if quick and replicates is None else replicates, "bench")
+
+
+def _run(name: str, out: Path, quick: bool, replicates: int | None, command: str) -> None:
     from .machine import start
 
     start("float32")
     os.environ.setdefault("MPLBACKEND", "Agg")
-    page = _experiments("reproduction").reproduce(name.value, out, quick, replicates)
+    page = _experiments("reproduction").reproduce(name, out, quick, replicates, command)
     print(f"Written: {page}, and beside it .json and .png")
 
 
