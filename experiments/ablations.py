@@ -120,7 +120,8 @@ def measured(estimator: OfflineEstimator, settings: dict[str, Any], seed: int, l
     draws = eqx.filter_jit(lambda q: jax.lax.map(lambda key: flat(estimator(p, q, ys, key=key)), keys, batch_size=20))
     scale = jnp.linalg.norm(exact(p, start, ys)[1])
     found: dict[str, Any] = {}
-    for place, q in (("start", start), ("end", optimum(json.dumps(settings), seed))):
+    places = {"start": start} | ({"end": optimum(json.dumps(settings), seed)} if learn else {})
+    for place, q in places.items():
         errors = draws(q) - exact(p, q, ys)[1]
         found[place] = {
             "bias": float(jnp.linalg.norm(errors.mean(0)) / scale),
@@ -162,6 +163,9 @@ def markdown(content: dict[str, Any]) -> str:
             continue
         row = [name]
         for place in ("start", "end"):
+            if place not in found[0]:
+                row += ["", ""]
+                continue
             bias, error, noise = (np.mean([f[place][k] for f in found]) for k in ("bias", "error", "bias_error"))
             row += [f"{100 * bias:.1f} ± {100 * noise:.1f} %", f"{100 * error:.0f} %"]
         gaps, says = over_seeds(parts, name, "gap"), over_seeds(parts, name, "says")

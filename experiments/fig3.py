@@ -79,7 +79,7 @@ def epochs_needed(values: list[float], end: float, start: float, share: float = 
 def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for seed in range(replicates):
-        for name in (INSIDE, PER_EPOCH, OURS):
+        for name in STYLES:
             found[f"{name}, seed {seed}"] = lambda name=name, seed=seed: curve(name, settings, seed)
         found[f"limit, seed {seed}"] = lambda seed=seed: case(settings, seed)[0].limit(
             settings["limit_particles"], smoothing=False

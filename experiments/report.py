@@ -13,7 +13,7 @@ from typing import Any
 
 from backstream import plots
 
-from .harness import MISSING, RESULTS, first_within, table
+from .harness import MISSING, RESULTS, first_within, over_seeds, table
 from .reproduction import NAMES, result
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -66,6 +66,40 @@ def reproduced(name: str) -> str:
     return text + chosen.markdown(json.loads(path.read_text())) + f"\n![{chosen.TITLE}]({picture(name)})\n"
 
 
+def summary() -> str:
+    """What the paper has, what this library's defaults give, and the best possible, in one table."""
+
+    def mean(name: str, part: str, *keys: str, factor: float = 1.0, digits: int = 2) -> str:
+        path = RESULTS / f"{name}.json"
+        values = over_seeds(parts(name), part, *keys) if path.exists() else []
+        return f"{factor * sum(values) / len(values):.{digits}f}" if values else MISSING
+
+    def per_step(part: str) -> str:
+        return " / ".join(mean("table2", part, error, factor=100) for error in ("one_step", "filtering"))
+
+    def stream(part: str, *place: str) -> str:
+        return " / ".join(mean("table3", part, *place, error, digits=4) for error in ("smoothing", "filtering"))
+
+    rows = [
+        ["Table 1, score: smoothing RMSE × 10⁻²", "13.5", mean("table1", "score, ours", "smoothing", factor=100)],
+        ["Table 1, trajectories", "11.9", mean("table1", "trajectories, ours", "smoothing", factor=100)],
+        ["Table 2, score: one-step / filtering RMSE × 10⁻²", "8.9 / 10.3", per_step("score")],
+        ["Table 2, regression", "9.2 / 10.3", per_step("regression")],
+        ["Table 3: smoothing / filtering RMSE, fresh", "0.278 / 0.305", stream("default", "end")],
+        ["Fig. 1, score: nats per step below the optimum", "", mean("fig1", "score, ours", "gap", digits=4)],
+    ]
+    limits = [
+        mean("table1", "limit", "smoothing", factor=100),
+        mean("table1", "limit", "smoothing", factor=100),
+        per_step("limit"),
+        per_step("limit"),
+        stream("limit"),
+        "0",
+    ]
+    rows = [[*row, limit] for row, limit in zip(rows, limits, strict=True)]
+    return "\n" + table(["result", "paper", "ours", "limit"], rows)
+
+
 def picture(name: str) -> str:
     return f"images/reproduction/{name}.png"
 
@@ -82,7 +116,7 @@ def model() -> str:
 
 SECTIONS = {
     "choosing.md": {"recursion or window": recursion_or_window},
-    "reproduction.md": {name: partial(reproduced, name) for name in NAMES} | {"model": model},
+    "reproduction.md": {"summary": summary} | {name: partial(reproduced, name) for name in NAMES} | {"model": model},
 }
 
 
