@@ -64,7 +64,7 @@ def test_table1(shortened, monkeypatch):
 
 
 def test_fig3(shortened, monkeypatch):
-    """Updates inside epochs raise the ELBO, with the paper's settings: here by 0.7 nats per step, whose noise is 0.1."""
+    """Updates inside epochs raise the ELBO, with the paper's settings: by 0.7 nats per step, whose noise is 0.1."""
     monkeypatch.delitem(fig3.STYLES, fig3.OURS)
     small = {"dim": 2, "length": 60, "width": 4, "epochs": 3, "long_epochs": 5, "limit_particles": 500}
     parts, _ = shortened(fig3, **small, rate=1e-2, judged_by=200)
