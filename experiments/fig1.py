@@ -137,5 +137,6 @@ def figure(content: dict[str, Any]):
             axes.plot(k, mean, style, color=colour, label=name)
             axes.set_ylim(bottom=max(axes.get_ylim()[0], mean[-1] - 10))
     axes.set(xlabel="epoch", ylabel="ELBO per step, by each estimator")
-    axes.legend(fontsize="small", frameon=False)
+    if axes.lines:
+        axes.legend(fontsize="small", frameon=False)
     return drawn

@@ -125,5 +125,6 @@ def figure(content: dict[str, Any]):
             axes.fill_between(k, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
             axes.plot(k, mean, style, color=colour, label=name)
     axes.set(xlabel="epoch", ylabel="ELBO per step")
-    axes.legend(fontsize="small", frameon=False)
+    if axes.lines:
+        axes.legend(fontsize="small", frameon=False)
     return drawn

@@ -140,5 +140,6 @@ def figure(content: dict[str, Any]):
     if limits:
         axes.axhline(np.mean(limits), color=BLACK, linestyle=":", linewidth=1, label="particle limit")
     axes.set(xlabel="observation", ylabel="filtering RMSE, running mean", ylim=(0, 0.5))
-    axes.legend(fontsize="small", frameon=False)
+    if axes.lines:
+        axes.legend(fontsize="small", frameon=False)
     return drawn
