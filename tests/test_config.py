@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from backstream.cli.settings import effective
+from backstream.io import toml
 from backstream.io.catalogue import SHIPPED, Identity, ModelChoice, find
 from backstream.io.config import Columns, Config, Saving, read_config
 from backstream.io.errors import InputError
@@ -67,6 +68,18 @@ def test_flags_win_over_the_file_which_wins_over_the_defaults(tmp_path):
         effective(FLAGS, file)
 
 
+def test_the_rate_is_that_of_the_method_unless_it_is_given(tmp_path):
+    """By flag, by file and from Python; what is written down is the number."""
+    for learning, rate in (({}, 3e-3), ({"method": "recursion"}, 1e-3), ({"method": "recursion", "rate": 2e-3}, 2e-3)):
+        config, _ = effective({**FLAGS, "learning": learning}, None)
+        (tmp_path / "same.toml").write_text(f"[learning]\n{toml.dump(learning)}")
+        assert config == effective(FLAGS, tmp_path / "same.toml")[0]
+        assert config.learning == Settings(**learning).settled() and f"rate = {rate}\n" in config.text()
+        assert Settings(**learning).step_size() == rate
+        (tmp_path / "run.toml").write_text(config.text())
+        assert read_config(tmp_path / "run.toml") == config
+
+
 def recorded(folder, **changes):
     _, choice = find("growth", {})
     config = replace(Config(model=choice, columns=Columns(("y",), inputs=("t",))), **changes)
@@ -75,7 +88,7 @@ def recorded(folder, **changes):
 
 
 def test_a_continued_run_keeps_its_settings(tmp_path):
-    before = recorded(tmp_path, learning=Settings(particles=50))
+    before = recorded(tmp_path, learning=Settings(particles=50).settled())
     config, identity = effective(FLAGS, None, tmp_path)
     assert config == before and identity == before.model.identity
     for flags, said in (

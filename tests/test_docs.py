@@ -4,6 +4,7 @@ import doctest
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import NamedTuple
 import jax
 import matplotlib.pyplot as plt
 import pytest
+import typer
+
+import command
+from backstream.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,7 +82,7 @@ def test_shell_blocks_run(page, tmp_path):
     entry.chmod(0o755)
     folder = tmp_path / "work"
     folder.mkdir()
-    environment = os.environ | {"PATH": f"{entry.parent}:{os.environ['PATH']}", "COLUMNS": "120"}
+    environment = command.environment() | {"PATH": f"{entry.parent}:{os.environ['PATH']}", "COLUMNS": "120"}
     for block in blocks(page):
         if block.language == "sh" and block.excuse is None:
             ended = subprocess.run(
@@ -85,6 +90,21 @@ def test_shell_blocks_run(page, tmp_path):
                 cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
             assert ended.returncode == 0, f"{page.name}:{block.line}\n{block.code}\n{ended.stdout}\n{ended.stderr}"
+
+
+def test_commands_that_are_not_run_can_be_asked():
+    """Every `backstream` command of a block that is not run exists, with its options and their values."""
+    group, seen = typer.main.get_command(app), []
+    for page in PAGES:
+        for block in blocks(page):
+            for line in block.code.splitlines() if block.language == "sh" and block.excuse else []:
+                for part in line.split("|"):
+                    name, *arguments = shlex.split(part, comments=True)
+                    if name == "backstream":
+                        context = group.make_context(name, arguments[:1], resilient_parsing=True)
+                        group.get_command(context, arguments[0]).make_context(arguments[0], arguments[1:])
+                        seen.append(arguments[0])
+    assert set(seen) >= {"simulate", "stream", "inspect", "smooth", "forecast", "evaluate", "plot"}
 
 
 def test_every_block_has_a_language_that_is_looked_after():

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from backstream import metrics, plots, posterior
 from backstream.families import Innovation
+from backstream.io.progress import effective_samples
 from backstream.learning import Monitor, default_learner
 from backstream.models import ChaoticRNN
 
@@ -44,10 +45,11 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
         TextColumn("{task.fields[speed]:>6} obs/s"),
         TextColumn("ELBO/step {task.fields[elbo]:>7}"),
         TextColumn("unbiased {task.fields[unbiased]:>7}"),
+        TextColumn("ESS {task.fields[ess]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", unbiased="…")
+        task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", unbiased="…", ess="…")
         for start in range(1, observations, monitor.window):
             block = ys[start : start + monitor.window]
             state, infos = learner.scan(state, block)
@@ -62,6 +64,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
                     speed=f"{speed:.0f}" if speed else "…",
                     elbo=f"{report.elbo:.2f}",
                     unbiased=f"{report.unbiased_elbo:.2f}",
+                    ess=effective_samples(report),
                 )
             progress.update(task, advance=len(block))
 

@@ -25,7 +25,8 @@ def effective(flags: dict[str, Any], file: Path | None, run: Path | None = None)
         if _full(for_model) != _full(name):
             raise InputError(f"{file} is for the model {for_model}, not {name}.")
         config = merge(config, tables)
-    config = replace(merge(config, flags), version=__version__)
+    config = merge(config, flags)
+    config = replace(config, version=__version__, learning=config.learning.settled())
     if recorded is None or run is None:
         return config, None
     config = replace(config, model=replace(config.model, name=_full(name), identity=recorded.model.identity))

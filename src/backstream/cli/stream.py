@@ -53,7 +53,7 @@ def stream(
     lag: Annotated[int | None, typer.Option(help="Rows in the window. [default: 16]")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws through the window. [default: 4]")] = None,
     particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. [default: 100]")] = None,
-    rate: Annotated[float | None, typer.Option(help="Step size; recursion wants 0.001. [default: 0.003]")] = None,
+    rate: Annotated[float | None, typer.Option(help="Step size. [default: 0.003; 0.001 for recursion]")] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the network. [default: 64]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. [default: 0]")] = None,
     learn_model: Annotated[

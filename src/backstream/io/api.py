@@ -45,7 +45,7 @@ def stream(
     config = Config(
         precision=precision,
         model=describe(model),
-        learning=settings or Settings(),
+        learning=(settings or Settings()).settled(),
         columns=opened.columns,
         saving=saving or Saving(),
     )

@@ -10,7 +10,14 @@ from rich.console import Console
 from rich.progress import Progress as Display
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from backstream.learning import Report
+
 from .streaming import Progress
+
+
+def effective_samples(report: Report) -> str:
+    """The effective sample size in a window of the stream. Trajectories are not weighted, so that they have none."""
+    return "none, no weights" if math.isnan(report.ess) else f"{report.ess:.1f}"
 
 
 class ProgressLine:
@@ -20,20 +27,8 @@ class ProgressLine:
     """
 
     def __init__(self, shown: bool = True):
-        console = Console(file=None if Console().is_jupyter else sys.stderr)
-        self._display = Display(
-            SpinnerColumn(),
-            TextColumn("{task.fields[position]:>9,} read"),
-            TextColumn("{task.fields[speed]:>7} obs/s"),
-            TextColumn("ELBO/step {task.fields[elbo]:>8}"),
-            TextColumn("ESS {task.fields[ess]:>6}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not shown or not (console.is_terminal or console.is_jupyter),
-            transient=True,
-        )
-        self._task = self._display.add_task("", total=None, position=0, speed="…", elbo="…", ess="…")
-        self._begun = time.monotonic()
+        self._display = _Cell() if shown and Console().is_jupyter else _Terminal(shown)
+        self._begun: float | None = None
         self._read = 0
 
     def __enter__(self) -> "ProgressLine":
@@ -44,13 +39,76 @@ class ProgressLine:
         self._display.stop()
 
     def update(self, progress: Progress) -> None:
-        self._read += len(progress.rows.mean)
-        fields: dict[str, Any] = {"speed": f"{self._read / max(time.monotonic() - self._begun, 1e-9):,.0f}"}
+        fields: dict[str, Any] = {}
+        if self._begun is None:  # compilation, which comes before the first rows, is not counted
+            self._begun = time.monotonic()
+        else:
+            self._read += len(progress.rows.mean)
+            fields["speed"] = f"{self._read / max(time.monotonic() - self._begun, 1e-9):,.0f}"
         for report in progress.reports[-1:]:
             fields["elbo"] = f"{report.average_elbo:.2f}"
-            fields["ess"] = "–" if math.isnan(report.ess) else f"{report.ess:.1f}"
-        self._display.update(self._task, position=progress.position, **fields)
+            fields["ess"] = effective_samples(report)
+        self._display.update(position=progress.position, **fields)
 
     def say(self, sentence: str) -> None:
         """A line that stays, above."""
+        self._display.say(sentence)
+
+
+START: dict[str, Any] = {"position": 0, "speed": "…", "elbo": "…", "ess": "…"}
+
+
+class _Terminal:
+    def __init__(self, shown: bool):
+        console = Console(file=sys.stderr, force_jupyter=False)
+        self._display = Display(
+            SpinnerColumn(),
+            TextColumn("{task.fields[position]:>9,} read"),
+            TextColumn("{task.fields[speed]:>7} obs/s"),
+            TextColumn("ELBO/step {task.fields[elbo]:>8}"),
+            TextColumn("ESS {task.fields[ess]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not shown or not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._display.add_task("", total=None, **START)
+
+    def start(self) -> None:
+        self._display.start()
+
+    def stop(self) -> None:
+        self._display.stop()
+
+    def update(self, **fields: Any) -> None:
+        self._display.update(self._task, **fields)
+
+    def say(self, sentence: str) -> None:
         self._display.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Cell:
+    """A line in the output of a notebook's cell. Rich would need ipywidgets for it; what every kernel has is enough."""
+
+    def __init__(self):
+        self._fields, self._handle = dict(START), None
+
+    def start(self) -> None:
+        from IPython.display import display  # type: ignore[import-not-found]  # there is one in every kernel
+
+        self._handle = display(self._line(), raw=True, display_id=True)
+
+    def stop(self) -> None:
+        self.update()
+
+    def update(self, **fields: Any) -> None:
+        self._fields |= fields
+        if self._handle is not None:
+            self._handle.update(self._line(), raw=True)
+
+    def say(self, sentence: str) -> None:
+        print(sentence)
+
+    def _line(self) -> dict[str, str]:
+        text = "{position:,} read   {speed} obs/s   ELBO/step {elbo}   ESS {ess}"
+        return {"text/plain": text.format(**self._fields)}

@@ -16,6 +16,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def open_config(path: Path) -> Config:
             f"{path} was made by backstream {config.version}, and this is {__version__}: use that version, "
             "or begin a new run."
         )
-    return config
+    return replace(config, learning=config.learning.settled())
 
 
 def read_filtered(path: Path) -> pa.Table:

@@ -1,7 +1,7 @@
 """The learner that the evidence recommends, see docs/decisions.md, and how to build it from a few settings."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -17,6 +17,7 @@ from .monitor import Monitor
 from .online import OnlineLearner
 from .watched import WatchedLearner
 
+RATES = {"window": 3e-3, "recursion": 1e-3}
 LEAST = {"lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
 
 
@@ -34,8 +35,9 @@ class Settings:
     """Samples that the recursion carries."""
     gamma: float = 0.9
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
-    rate: float = 3e-3
-    """The step size of Adam, which falls to a tenth over the first 270 000 observations. The recursion wants 1e-3."""
+    rate: float | None = None
+    """The step size of Adam, which falls to a tenth over the first 270 000 observations. None is that of the method: 3e-3
+    for the window, 1e-3 for the recursion, which a larger one makes unstable."""
     width: int = 64
     """Hidden units of the family's network."""
     seed: int = 0
@@ -57,9 +59,16 @@ class Settings:
             raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie between 0 and 1, not at {self.gamma}.")
-        for name in ("rate", "model_rate"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}.")
+        for name, value in (("rate", self.step_size()), ("model_rate", self.model_rate)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be a positive number, not {value}.")
+
+    def step_size(self) -> float:
+        return RATES[self.method] if self.rate is None else self.rate
+
+    def settled(self) -> "Settings":
+        """With nothing left to the method: what a run writes down."""
+        return replace(self, rate=self.step_size())
 
     def estimator(self) -> OnlineEstimator:
         if self.method == "window":
@@ -81,7 +90,7 @@ def default_learner(p: StateSpaceModel, settings: Settings | None = None) -> Onl
     """
     settings = Settings() if settings is None else settings
     model_optimiser = _optimiser(settings.model_rate) if settings.learn_model else None
-    return OnlineLearner(p, settings.estimator(), _optimiser(settings.rate), model_optimiser)
+    return OnlineLearner(p, settings.estimator(), _optimiser(settings.step_size()), model_optimiser)
 
 
 def build(
