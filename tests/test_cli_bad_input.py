@@ -1,12 +1,17 @@
 """Bad input: one sentence that names what is wrong and what to do, an exit code, and what was computed stays."""
 
 import json
+import os
 
 import pyarrow.parquet as pq
 import pytest
 
 from backstream.io.checkpoints import Checkpoints
 from command import MODEL, SMALL, csv_lines, run
+
+
+# So that a directory without permission to write cannot be written by root either.
+NO_PRIVILEGE = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
 
 
 def written(folder, text):
@@ -56,7 +61,7 @@ def test_an_unknown_setting(tmp_path):
 @pytest.mark.slow
 def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
     """What came before is saved, and can be read; the run goes on once the cell is mended, and stops again, with what
-    it had saved, where a file may not grow."""
+    it had saved, where a file may not grow or nothing may be written."""
     lines = csv_lines(100)
     lines[41] = lines[41].split(",")[0] + ",oops\n"
     folder, obs = tmp_path / "run", written(tmp_path, "".join(lines))
@@ -74,6 +79,15 @@ def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
     assert Checkpoints(folder / "checkpoints").about(40)["position"] == 40
     assert json.loads(run("inspect", folder, "--json").stdout)["position"] == 40
 
+    for path in (folder, folder / "filtered", folder / "checkpoints"):
+        path.chmod(0o555)
+    said = sentence(*command, "--resume", check=1, before=NO_PRIVILEGE)
+    assert str(folder) in said and "could not be written: Permission denied" in said
+    said = sentence("smooth", folder, obs, check=1, before=NO_PRIVILEGE)
+    assert f"{folder / 'smoothed.parquet'} could not be written: Permission denied. Choose another place" in said
+    for path in (folder, folder / "filtered", folder / "checkpoints"):
+        path.chmod(0o755)
+
     said = sentence(*command, check=2)
     assert "already holds a run" in said and "resume" in said
     said = sentence("stream", "stochastic-volatility", obs, "--out", folder, "--resume", check=2)
@@ -82,6 +96,12 @@ def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
     config.write_text(config.read_text().replace('version = "0.1.0"', 'version = "0.0.7"', 1))
     said = sentence(*command, "--resume", check=2)
     assert "was made by backstream 0.0.7, and this is 0.1.0" in said
+
+
+def test_parameters_that_a_model_refuses(tmp_path):
+    """Whatever the error is that the model, or JAX below it, raises."""
+    said = sentence("stream", "chaotic-rnn", written(tmp_path, "y\n1\n"), "--set", "dim=-1", check=2)
+    assert "The model chaotic-rnn refuses its parameters {'dim': -1}: " in said
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import subprocess
 
 import numpy as np
 import pandas
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import backstream
-from command import SMALL, run
+from command import BACKSTREAM, SMALL, environment, run
 
 OWN = """
 import jax.numpy as jnp
@@ -57,6 +58,8 @@ def test_from_simulation_to_forecast(tmp_path):
 
     run("plot", folder, "--states", states, "-o", tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    refused = run("plot", folder, "-o", tmp_path / "picture.xyz", check=2).stderr
+    assert "picture.xyz must end in one of ." in refused
     words = run("inspect", folder).stdout
     assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "2 trajectories" in words and "Health" in words
 
@@ -110,11 +113,19 @@ def test_help_teaches_and_is_quick():
     for command in ("simulate", "stream", "smooth", "forecast", "evaluate", "plot", "inspect"):
         shown = " ".join(run(command, "--help").stdout.split())
         assert f"Example: backstream {command}" in shown, command
+        assert command != "stream" or "Step size. Default: 0.003; 0.001 for recursion." in shown
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     assert spent < 1.0  # seconds of the processor, 0.4 on a quiet machine; importing JAX would take several
+
+
+def test_completion():
+    """What the shell asks for when TAB is pressed."""
+    words = {"_BACKSTREAM_COMPLETE": "complete_bash", "COMP_WORDS": "backstream stream --check", "COMP_CWORD": "2"}
+    ended = subprocess.run([BACKSTREAM], env=environment() | words, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["--checkpoint-every"]
 
 
 def test_version():

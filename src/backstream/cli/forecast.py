@@ -16,7 +16,7 @@ def forecast(
     horizon: Annotated[int, typer.Option("--horizon", "-n", min=1, help="How many rows ahead.")] = 50,
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. [default: RUN/forecast.parquet]"),
+        typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. Default: RUN/forecast.parquet."),
     ] = None,
     samples: Annotated[int, typer.Option(min=2, help="Futures that are drawn.")] = 1000,
     level: Annotated[float, typer.Option(min=0.01, max=0.99, help="Of the intervals, lower to upper.")] = 0.9,

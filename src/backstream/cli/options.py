@@ -33,7 +33,7 @@ FormatOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="Where the model's file is now, if it has moved since the run.")
 ]
-PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. [default: float32]")]
+PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. Default: float32.")]
 
 
 def names(text: str | None) -> list[str] | None:

@@ -15,7 +15,7 @@ from .options import RunPath
 @plainly
 def plot(
     run: RunPath,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="[default: RUN/plot.png]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: RUN/plot.png.")] = None,
     states: Annotated[Path | None, typer.Option(help="A file with the true states, to be drawn too.")] = None,
     coordinate: Annotated[int, typer.Option(min=0, help="Which state.")] = 0,
     last: Annotated[int, typer.Option(min=2, help="How many of the latest rows.")] = 300,
@@ -39,6 +39,9 @@ def plot(
     from backstream.io.runs import open_config, read_filtered, read_reports
     from backstream.io.sources import open_source, read_all
 
+    target, kinds = out or run / "plot.png", plt.gcf().canvas.get_supported_filetypes()
+    if target.suffix.lower().removeprefix(".") not in kinds:
+        raise InputError(f"{target} must end in one of .{', .'.join(kinds)}, so that its format is known.")
     open_config(run)
     filtered, reports = read_filtered(run), read_reports(run)
     if f"mean_{coordinate}" not in filtered.column_names:
@@ -87,6 +90,6 @@ def plot(
         for empty in axes[1]:
             empty.set_axis_off()
     try:
-        print(f"Picture: {plots.save(figure, out or run / 'plot.png')}", file=sys.stderr)
-    except (OSError, ValueError) as error:
-        raise RunError(f"The picture could not be written: {error}") from error
+        print(f"Picture: {plots.save(figure, target)}", file=sys.stderr)
+    except OSError as error:
+        raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error

@@ -16,7 +16,7 @@ def smooth(
     source: SourceName,
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. [default: RUN/smoothed.parquet]"),
+        typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. Default: RUN/smoothed.parquet."),
     ] = None,
     format: FormatOption = None,
     model: ModelOption = None,

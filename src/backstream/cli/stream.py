@@ -35,7 +35,7 @@ def stream(
         bool, typer.Option("--follow", help="Wait for more at the end of the file; Ctrl-C ends.")
     ] = False,
     columns: Annotated[
-        str | None, typer.Option(help="What is observed, as y1,y2. [default: every numeric column that is not named]")
+        str | None, typer.Option(help="What is observed, as y1,y2. Default: every numeric column that is not named.")
     ] = None,
     time: Annotated[str | None, typer.Option(help="A column of times, kept beside the results.")] = None,
     input_columns: Annotated[str | None, typer.Option(help="Known inputs of the model, as u1,u2.")] = None,
@@ -48,28 +48,28 @@ def stream(
     config: ConfigOption = None,
     method: Annotated[
         str | None,
-        typer.Option(help="window, or recursion for states that change over hundreds of rows. [default: window]"),
+        typer.Option(help="window, or recursion for states that change over hundreds of rows. Default: window."),
     ] = None,
-    lag: Annotated[int | None, typer.Option(help="Rows in the window. [default: 16]")] = None,
-    trajectories: Annotated[int | None, typer.Option(help="Draws through the window. [default: 4]")] = None,
-    particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. [default: 100]")] = None,
-    rate: Annotated[float | None, typer.Option(help="Step size. [default: 0.003; 0.001 for recursion]")] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden units of the network. [default: 64]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. [default: 0]")] = None,
+    lag: Annotated[int | None, typer.Option(help="Rows in the window. Default: 16.")] = None,
+    trajectories: Annotated[int | None, typer.Option(help="Draws through the window. Default: 4.")] = None,
+    particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. Default: 100.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Step size. Default: 0.003; 0.001 for recursion.")] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden units of the network. Default: 64.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
     learn_model: Annotated[
         bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
     ] = None,
     precision: PrecisionOption = None,
     monitor_every: Annotated[
-        int | None, typer.Option(help="Observations between two looks of the monitor. [default: 500]")
+        int | None, typer.Option(help="Observations between two looks of the monitor. Default: 500.")
     ] = None,
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Observations between two checkpoints. [default: 1000]")
+        int | None, typer.Option(help="Observations between two checkpoints. Default: 1000.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="How many checkpoints stay. [default: 3]")] = None,
+    keep: Annotated[int | None, typer.Option(help="How many checkpoints stay. Default: 3.")] = None,
     print_rows: Annotated[
         bool | None,
-        typer.Option("--print/--no-print", help="JSON Lines on stdout. [default: into a pipe, or without --out]"),
+        typer.Option("--print/--no-print", help="JSON Lines on stdout. Default: into a pipe, or without --out."),
     ] = None,
 ) -> None:
     """Learn online from a stream, each row used once, and write where the hidden state is as the rows come.

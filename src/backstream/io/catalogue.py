@@ -106,7 +106,7 @@ def find(
         raise InputError(f"The model {name} does not take these parameters ({error}); it takes: {allowed}.") from error
     try:
         model = maker(**{key: jnp.asarray(v) if isinstance(v, list) else v for key, v in parameters.items()})
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a maker, or JAX below it, raises errors of many types
         raise InputError(f"The model {name} refuses its parameters {parameters}: {error}") from error
     if not isinstance(model, StateSpaceModel):
         raise InputError(f"{name} makes a {type(model).__name__}, not a backstream.StateSpaceModel.")

@@ -37,7 +37,7 @@ def write_table(table: pa.Table, out: str | Path, config: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, buffer.getvalue())
     except OSError as error:
-        raise RunError(f"{path} could not be written: {error.strerror}.") from error
+        raise RunError(f"{path} could not be written: {error.strerror}. Choose another place with --out.") from error
 
 
 def check_suffix(path: Path) -> str:
