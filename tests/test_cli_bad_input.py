@@ -9,7 +9,6 @@ import pytest
 from backstream.io.checkpoints import Checkpoints
 from command import MODEL, SMALL, csv_lines, run
 
-
 # So that a directory without permission to write cannot be written by root either.
 NO_PRIVILEGE = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
 
@@ -76,7 +75,7 @@ def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
     limited = ("bash", "-c", 'ulimit -f 5; exec "$0" "$@"')  # no file of more than 5 blocks of 1024 bytes
     stderr = run(*command, "--resume", check=1, before=limited).stderr
     assert "could not be written" in stderr.splitlines()[-1] and str(folder) in stderr
-    assert Checkpoints(folder / "checkpoints").about(40)["position"] == 40
+    assert Checkpoints(folder / "checkpoints").about(40).position == 40
     assert json.loads(run("inspect", folder, "--json").stdout)["position"] == 40
 
     for path in (folder, folder / "filtered", folder / "checkpoints"):

@@ -32,7 +32,7 @@ def uninterrupted(tmp_path_factory):
 def assert_equals(path, whole):
     assert contents(path) == contents(whole / "run")
     ours, theirs = state(path), state(whole / "run")
-    assert ours["position"] == ROWS and ours["digest"] == theirs["digest"]
+    assert ours.position == ROWS and ours.digest == theirs.digest
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_kill_and_resume_give_the_same_bytes(uninterrupted, tmp_path):
         while json.loads(running.line())["row"] < 79:
             pass
         running.process.kill()
-    assert state(tmp_path / "run")["position"] == 60
+    assert state(tmp_path / "run").position == 60
     # As if it had been killed a moment later, after the part and before the checkpoint, in the middle of a report.
     part = tmp_path / "run" / "filtered" / "000000000060.parquet"
     part.write_bytes((tmp_path / "run" / "filtered" / "000000000030.parquet").read_bytes())
@@ -89,7 +89,7 @@ def test_following_a_file_that_grows_until_ctrl_c(uninterrupted, tmp_path):
         assert json.loads(running.line())["row"] == 69
         running.process.send_signal(signal.SIGINT)
         running.end(check=130)
-    assert state(tmp_path / "run")["position"] == 70
+    assert state(tmp_path / "run").position == 70
     assert pq.read_table(tmp_path / "run" / "filtered").num_rows == 70
     with open(growing, "a") as file:
         file.write("".join(lines[71:]))
@@ -113,7 +113,7 @@ def test_a_pipe_whose_reader_goes_away(uninterrupted, tmp_path):
         stderr = running.process.stderr.read().decode()
     assert running.process.returncode == 1 and "Traceback" not in stderr
     assert "reader of standard output went away after row 4" in stderr and "saved" in stderr
-    assert state(tmp_path / "run")["position"] == 4
+    assert state(tmp_path / "run").position == 4
     rest = (line.rstrip("\n").split(",") for line in lines[5:])
     rows = "".join(json.dumps({"at": at, "y": float(y) if y else None}) + "\n" for at, y in rest)
     run("stream", *MODEL, "-", "--out", tmp_path / "run", "--resume", "--no-print", input=rows)
@@ -185,7 +185,7 @@ def test_irregular_times_and_a_pipe_that_begins_again(tmp_path, monkeypatch):
         piped = ("stream", model, "-", "--out", tmp_path / "pieces", *options, "--no-print", *more)
         run(*piped, input="".join(lines[:rows]))
     assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
-    assert state(tmp_path / "pieces")["digest"] == state(tmp_path / "whole")["digest"]
+    assert state(tmp_path / "pieces").digest == state(tmp_path / "whole").digest
     table = pq.read_table(tmp_path / "whole" / "filtered")
     after_long, after_short = (table["std_0"].to_numpy()[start::3].mean() for start in (60, 61))
     assert after_long > after_short  # the longer the wait, the less is known

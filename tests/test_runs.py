@@ -7,9 +7,9 @@ import pytest
 from backstream.io.config import Config, Saving
 from backstream.io.errors import InputError, RunError
 from backstream.io.runs import RunWriter, open_config, read_filtered, read_reports
-from backstream.learning import Report
+from backstream.learning import Report, Settings
 
-CONFIG = Config(saving=Saving(checkpoint_every=10, keep=2))
+CONFIG = Config(learning=Settings().settled(), saving=Saving(checkpoint_every=10, keep=2))
 
 
 def report(t):

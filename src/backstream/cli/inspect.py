@@ -34,9 +34,9 @@ def inspect(
             damaged.append(str(error))
     found: dict[str, Any] = {
         "config": asdict(config),
-        "position": 0 if newest is None else newest["position"],
-        "last_time": None if newest is None else newest["record"]["time"],
-        "state_digest": None if newest is None else newest["digest"],
+        "position": 0 if newest is None else newest.position,
+        "last_time": None if newest is None else newest.record.get("time"),
+        "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),

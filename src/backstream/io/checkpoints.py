@@ -3,7 +3,7 @@
 A checkpoint is a directory named by the position in the source:
 
     checkpoints/000000001000/
-      state/        the arrays, by orbax
+      state.npz     the arrays, by NumPy
       about.json    names, shapes and types of the arrays, their digest, the version, and what the caller adds
       SHA256SUMS    of all of the above; `sha256sum -c SHA256SUMS` checks it without this library
 
@@ -13,8 +13,8 @@ that the caller builds, and only its numbers come from the disk.
 
 import hashlib
 import json
-import logging
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from backstream import __version__
 from . import atomic
 from .errors import InputError, RunError
 
-ABOUT, STATE, SUMS = "about.json", "state", "SHA256SUMS"
+ABOUT, STATE, SUMS = "about.json", "state.npz", "SHA256SUMS"
 
 
 class DamagedCheckpointError(RunError):
@@ -43,6 +43,30 @@ class Checkpoint(NamedTuple):
     tree: Any
     record: dict[str, Any]
     """What the caller added: plain JSON."""
+
+
+class About(NamedTuple):
+    """What stands beside the arrays of a checkpoint."""
+
+    version: str
+    position: int
+    digest: str
+    """Of the arrays."""
+    leaves: list[dict[str, Any]]
+    """Their names, shapes and types."""
+    record: dict[str, Any]
+
+    @classmethod
+    def read(cls, values: Any) -> "About":
+        """From JSON. Raises KeyError or TypeError where it is of another shape."""
+        about = cls(**{name: values[name] for name in cls._fields})
+        for entry in about.leaves:
+            if not isinstance(entry["name"], str) or not isinstance(entry["shape"], list):
+                raise TypeError("a leaf has a name and a shape")
+            entry["dtype"]
+        if type(about.position) is not int or not isinstance(about.record, dict):
+            raise TypeError("position is a number, record a table")
+        return about
 
 
 class Checkpoints:
@@ -85,18 +109,18 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(incoming, ignore_errors=True)
             incoming.mkdir()
-            _save_arrays(incoming / STATE, {name: array for name, array in arrays.items() if array.size})
+            _save_arrays(incoming / STATE, arrays)
             (incoming / ABOUT).write_text(json.dumps(about, indent=1))
             (incoming / SUMS).write_text("".join(f"{value}  {name}\n" for name, value in _sums(incoming).items()))
             atomic.publish(incoming, final)
-        except Exception as error:  # orbax raises errors of many types
+        except OSError as error:
             shutil.rmtree(incoming, ignore_errors=True)
-            raise RunError(f"The checkpoint {final} could not be written: {_reason(error)}") from error
+            raise RunError(f"The checkpoint {final} could not be written: {error.strerror}.") from error
         for old in self.positions()[: -self.keep]:
             shutil.rmtree(self.path(old))
         return final
 
-    def about(self, position: int) -> dict[str, Any]:
+    def about(self, position: int) -> "About":
         """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""
         path = self.path(position)
         try:
@@ -112,7 +136,10 @@ class Checkpoints:
                 raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {name} is missing.")
             if expected.get(name) != found[name]:
                 raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {name} is not what was written.")
-        return json.loads((path / ABOUT).read_text())
+        try:
+            return About.read(json.loads((path / ABOUT).read_text()))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {ABOUT} says nothing usable.") from error
 
     def load(self, position: int, like: Any) -> Checkpoint:
         """Reads one checkpoint into the structure of `like`.
@@ -121,25 +148,24 @@ class Checkpoints:
         another version, model, family or setting.
         """
         path, about = self.path(position), self.about(position)
-        if about["version"] != __version__:
+        if about.version != __version__:
             raise InputError(
-                f"The checkpoint {path} was written by backstream {about['version']}, and this is {__version__}: "
+                f"The checkpoint {path} was written by backstream {about.version}, and this is {__version__}: "
                 "use that version, or begin a new run."
             )
         wanted = _leaves(like)
-        _compare(path, about["leaves"], [leaf.description() for leaf in wanted])
-        stored = [f"{i:05d}" for i, entry in enumerate(about["leaves"]) if 0 not in entry["shape"]]
-        arrays = _load_arrays(path / STATE, stored)
-        restored = {
-            leaf.name: leaf.restored(arrays.get(f"{i:05d}", np.zeros(entry["shape"])))
-            for i, (leaf, entry) in enumerate(zip(wanted, about["leaves"], strict=True))
-        }
+        _compare(path, about.leaves, [leaf.description() for leaf in wanted])
+        try:
+            arrays = _load_arrays(path / STATE)
+            restored = {leaf.name: leaf.restored(arrays[f"{i:05d}"]) for i, leaf in enumerate(wanted)}
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {STATE} cannot be read.") from error
         tree = jax.tree_util.tree_map_with_path(
             lambda names, leaf: restored.get(jax.tree_util.keystr(names), leaf), like
         )
-        if digest(tree) != about["digest"]:
+        if digest(tree) != about.digest:
             raise DamagedCheckpointError(f"The checkpoint {path} is damaged: its arrays are not those that were saved.")
-        return Checkpoint(about["position"], tree, about["record"])
+        return Checkpoint(about.position, tree, about.record)
 
     def newest(self, like: Any, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
         """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged."""
@@ -226,30 +252,11 @@ def _sums(path: Path) -> dict[str, str]:
     return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def _checkpointer() -> Any:
-    import orbax.checkpoint as ocp
-
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what orbax has to say is in what it raises
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-
-
 def _save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    import orbax.checkpoint as ocp
-
-    with _checkpointer() as checkpointer:
-        checkpointer.save(path.absolute(), args=ocp.args.PyTreeSave(arrays))
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
-def _load_arrays(path: Path, names: list[str]) -> dict[str, np.ndarray]:
-    import orbax.checkpoint as ocp
-
-    with _checkpointer() as checkpointer:
-        as_numpy = dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray))
-        return checkpointer.restore(path.absolute(), args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-
-
-def _reason(error: Exception) -> str:
-    """One line of what may be a long story."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror + "."
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _load_arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as found:
+        return dict(found)

@@ -102,7 +102,7 @@ def learn(
     """
     start = None if writer is None else writer.resume(prepared.blank, warn)
     position, state, last_time = (
-        (0, None, None) if start is None else (start.position, start.tree, start.record["time"])
+        (0, None, None) if start is None else (start.position, start.tree, start.record.get("time"))
     )
     saved, every = position, config.saving.checkpoint_every
 

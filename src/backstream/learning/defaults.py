@@ -36,8 +36,8 @@ class Settings:
     gamma: float = 0.9
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float | None = None
-    """The step size of Adam, which falls to a tenth over the first 270 000 observations. None is that of the method: 3e-3
-    for the window, 1e-3 for the recursion, which a larger one makes unstable."""
+    """The step size of Adam, which falls to a tenth over the first 270 000 observations. None is that of the method:
+    3e-3 for the window, 1e-3 for the recursion, which a larger one makes unstable."""
     width: int = 64
     """Hidden units of the family's network."""
     seed: int = 0

@@ -5,6 +5,7 @@ bias: the report rises while q gets worse. For each window of observations the m
 backward trajectories under the same λ, and says so when the two part.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +16,10 @@ import numpy as np
 from backstream.estimators.trajectories import window_elbo
 
 from .online import Info, LearnerState, OnlineLearner
+
+
+RECENT, FADING = 5, 20
+"""Windows over which the monitor forgets what is usual, and what was best."""
 
 
 class Report(NamedTuple):
@@ -43,7 +48,9 @@ class Monitor(eqx.Module):
 
     It warns when the two ELBOs part by more than `tolerance` nats per observation beyond three standard errors, when
     the effective sample size is below `least_ess`, when more than `most_refused` of the updates were refused, and
-    when the unbiased ELBO has fallen by more than `tolerance` below the best that it has been.
+    when the unbiased ELBO has fallen: at once, by more than `least_fall` and by `surprise` standard deviations of the
+    windows before, or in the end, by more than `tolerance` below the best that it has lately been. What has fallen and
+    stays there is the new usual after some windows.
     """
 
     window: int = eqx.field(static=True, default=500)
@@ -51,6 +58,8 @@ class Monitor(eqx.Module):
     tolerance: float = eqx.field(static=True, default=1.0)
     least_ess: float = eqx.field(static=True, default=1.5)
     most_refused: float = eqx.field(static=True, default=0.01)
+    least_fall: float = eqx.field(static=True, default=0.1)
+    surprise: float = eqx.field(static=True, default=5.0)
 
     def __check_init__(self):
         if self.window < 2:
@@ -62,7 +71,7 @@ class Monitor(eqx.Module):
 
     def begin(self, state: LearnerState) -> "Watch":
         """Starts to watch a stream from a state of its learner."""
-        return Watch(_copy(state.filtered), -np.inf)
+        return Watch(_copy(state.filtered), -np.inf, 0.0, 0.0, 0)
 
     def look(
         self,
@@ -94,23 +103,28 @@ class Monitor(eqx.Module):
             warnings.append(f"The effective sample size is {ess:.1f}: too few samples carry the weight.")
         if refused > self.most_refused:
             warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
-        if average.mean() < watch.best - self.tolerance:
+        reached = float(average.mean())
+        if watch.fell(reached, self.least_fall, self.surprise):
             warnings.append(
-                f"The unbiased ELBO of the result is {average.mean():.2f} nats per observation; "
-                f"it has been {watch.best:.2f}."
+                f"The unbiased ELBO of the result fell from {watch.usual:.2f} to {reached:.2f} nats per observation at "
+                "once: the world has changed, or a sensor has."
+            )
+        elif reached < watch.best - self.tolerance:
+            warnings.append(
+                f"The unbiased ELBO of the result is {reached:.2f} nats per observation; it has been {watch.best:.2f}."
             )
         report = Report(
             int(state.t),
             elbo,
             float(unbiased),
             float(error),
-            float(average.mean()),
+            reached,
             ess,
             float(np.median(infos.gradient_norm)),
             refused,
             tuple(warnings),
         )
-        return Watch(_copy(state.filtered), max(watch.best, float(average.mean()))), report
+        return watch.next(_copy(state.filtered), reached), report
 
 
 class Watch(NamedTuple):
@@ -119,7 +133,24 @@ class Watch(NamedTuple):
     anchor: Any
     """The filter at the start of the window."""
     best: float
-    """The best unbiased ELBO per observation of the averaged λ so far."""
+    """The best unbiased ELBO per observation of the averaged λ, lately: it is forgotten over some FADING windows."""
+    usual: float
+    variance: float
+    """Mean and variance of that ELBO over the latest windows, RECENT or so."""
+    windows: int
+
+    def fell(self, reached: float, least: float, surprise: float) -> bool:
+        enough = self.windows >= RECENT
+        return enough and not self.usual - reached <= max(least, surprise * self.variance**0.5)
+
+    def next(self, anchor: Any, reached: float) -> "Watch":
+        if not math.isfinite(reached):
+            return self._replace(anchor=anchor)
+        best = max(reached, self.best + (reached - self.best) / FADING) if self.windows else reached
+        weight = max(1 / RECENT, 1 / (self.windows + 1))
+        off = reached - self.usual
+        usual, variance = self.usual + weight * off, (1 - weight) * (self.variance + weight * off**2)
+        return Watch(anchor, best, usual, variance, self.windows + 1)
 
 
 @eqx.filter_jit
