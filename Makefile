@@ -12,7 +12,7 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench lock clean
+.PHONY: help demo test lint docs bench soak audit lock clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,14 @@ docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing nam
 
 bench: $(INSTALLED)  ## time one streamed observation, as a multiple of the limit
 	$(BIN)/python benchmarks/step.py
+
+soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
+	for soak in crashes hostile_data fuzz_readers long_streams; do $(BIN)/python -m experiments.$$soak || exit 1; done
+	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/test_reliability.py -k configuration
+	$(BIN)/python -m experiments.report
+
+audit: $(INSTALLED)  ## look the locked packages up among known vulnerabilities, where that can be reached
+	$(BIN)/python tools/audit.py
 
 lock: $(INSTALLED)  ## recompile requirements.lock from pyproject.toml
 	$(BIN)/uv --no-config pip compile pyproject.toml --group dev --universal --python-version 3.11 \

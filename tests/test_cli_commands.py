@@ -48,6 +48,7 @@ def test_from_simulation_to_forecast(tmp_path):
     run("forecast", folder, "--horizon", 7, "-o", tmp_path / "ahead.csv", "--samples", 50)
     ahead = pyarrow.csv.read_csv(tmp_path / "ahead.csv").to_pydict()
     assert ahead["step"] == list(range(1, 8))
+    assert (tmp_path / "ahead.csv.toml").read_bytes() == (folder / "config.toml").read_bytes()
     assert all(low < high for low, high in zip(ahead["y0_lower"], ahead["y0_upper"], strict=True))
 
     found = json.loads(run("evaluate", folder, "--states", states, "--source", obs, "--json").stdout)

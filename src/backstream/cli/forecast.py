@@ -39,7 +39,7 @@ def forecast(
     from backstream.io.config import Columns
     from backstream.io.errors import InputError
     from backstream.io.sources import open_source, read_all
-    from backstream.io.tables import check_suffix, write_table
+    from backstream.io.tables import check_suffix, write_result
 
     from .opening import open_run
 
@@ -69,6 +69,6 @@ def forecast(
             what, _, index = name.rpartition("_")
             label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
             parts[label] = table[name]
-    write_table(pa.table(parts), target, opened.config.text())
+    write_result(pa.table(parts), target, opened.config.text())
     if target != "-":
         print(f"{horizon} rows after row {opened.learned.position:,} in {target}.", file=sys.stderr)

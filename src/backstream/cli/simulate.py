@@ -36,6 +36,7 @@ def simulate(
     import numpy as np
     import pyarrow as pa
 
+    from backstream import __version__
     from backstream.io import atomic, toml
     from backstream.io.catalogue import find
     from backstream.io.tables import check_suffix, write_table
@@ -58,6 +59,7 @@ def simulate(
         return
     side = Path(out).with_suffix(".toml")
     tables = {
+        "version": __version__,
         "precision": asked.precision,
         "model": {"name": choice.name, "parameters": choice.parameters},
         "columns": {"observed": list(_named("y", ys))} | ({} if inputs is None else {"inputs": ["t"]}),

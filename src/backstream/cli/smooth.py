@@ -27,7 +27,7 @@ def smooth(
 
     Example: backstream smooth run/ obs.csv --out smoothed.csv
     """
-    from backstream.io.tables import check_suffix, write_table
+    from backstream.io.tables import check_suffix, write_result
 
     from .opening import open_run
 
@@ -39,6 +39,6 @@ def smooth(
     table = opened.smooth(batch).to_arrow()
     if batch.times is not None:
         table = table.add_column(1, "time", [batch.times])
-    write_table(table, target, opened.config.text())
+    write_result(table, target, opened.config.text())
     if target != "-":
         print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)

@@ -148,7 +148,7 @@ def _run(
         raise
     config = replace(config, model=choice, columns=source.columns)
     prepared = prepare(model, config)
-    last, warnings = 0, 0
+    last, warnings, refused = 0, 0, 0
     with (
         nullcontext() if path is None else closing(RunWriter(path, config)) as writer,
         ProgressLine() as line,
@@ -156,7 +156,7 @@ def _run(
     ):
         for piece in pieces:
             line.update(piece)
-            last = piece.position
+            last, refused = piece.position, refused + int(piece.rows.refused.sum())
             for report in piece.reports:
                 for warning in report.warnings:
                     warnings += 1
@@ -173,7 +173,8 @@ def _run(
                     raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
     if path is not None:
         health = "the monitor had nothing to say" if not warnings else f"the monitor warned {warnings} times"
-        print(f"{last:,} rows read, {health}. Next: backstream inspect {path}", file=sys.stderr)
+        counted = "" if not refused else f", {refused:,} updates were not finite and were refused"
+        print(f"{last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
     if stop.requested():
         raise typer.Exit(stop.exit_code())
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,8 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+DAMAGED = pa.ArrowException, OSError, UnicodeDecodeError
+"""What pyarrow raises of a file whose bytes make no sense."""
 ALL = Columns()
 ROWS = 4096
 """In a batch, at most."""
@@ -152,23 +154,29 @@ def open_source(
     if str(source) == "-":
         if format == "parquet":
             raise InputError("Parquet cannot be read from standard input: save it to a file first.")
-        name, descriptor, follow = "standard input", sys.stdin.fileno(), False
+        name, file, follow = "standard input", sys.stdin.buffer, False
     else:
         name = str(path)
         if path.is_dir():
             raise InputError(f"{name} is a directory, not a file of observations.")
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            file = open(path, "rb", buffering=0)  # noqa: SIM115, closed with the last line, or by Parquet's reader
         except OSError as error:
             raise InputError(f"{name} cannot be read: {error.strerror}.") from None
-        format = format or SUFFIXES.get(path.suffix.lower()) or _sniffed(descriptor)
+        format = format or SUFFIXES.get(path.suffix.lower()) or _sniffed(file.fileno())
     if format == "parquet":
+        file.close()
         if follow:
             raise InputError(f"{name} is Parquet, which cannot be followed: only CSV and JSON Lines grow by lines.")
         return Source(name, _ArrowTable.parquet(path), columns, dtype)
-    lines = chunks(descriptor, name, follow=follow, stopped=stopped)
+    lines = _closing(file, chunks(file.fileno(), name, follow=follow, stopped=stopped))
     jsonl = None if format is None else format == "jsonl"
     return Source(name, _TextTable(name, text.TextTable(name, lines, jsonl)), columns, dtype)
+
+
+def _closing(file: IO[bytes], lines: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    with file:
+        yield from lines
 
 
 def _sniffed(descriptor: int) -> Format | None:
@@ -215,7 +223,7 @@ class _ArrowTable(Table):
     def parquet(cls, path: Path) -> "_ArrowTable":
         try:
             file = pq.ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGED as error:
             raise InputError(f"{path} is not a Parquet file that can be read: {error}") from None
         return cls(str(path), file.schema_arrow, lambda: file.iter_batches(ROWS), file.metadata.num_rows)
 
@@ -248,7 +256,7 @@ class _ArrowTable(Table):
                     rows = rows.until(row, RunError(f"{what}, {cells.TOO_LARGE}."))
                 yield rows
                 done += len(fresh)
-        except pa.ArrowException as error:
+        except DAMAGED as error:
             raise RunError(f"{self._name}, after row {done}, cannot be read: {error}") from None
         _require(self._name, done, skip)
 

@@ -16,6 +16,14 @@ from .errors import InputError, RunError
 from .sources import SUFFIXES
 
 
+def write_result(table: pa.Table, out: str | Path, config: str) -> None:
+    """A table of what was learned. Beside CSV and JSON Lines, which have no place for it, the configuration and the
+    version lie in a file of their own: `smoothed.csv.toml` for `smoothed.csv`."""
+    write_table(table, out, config)
+    if str(out) != "-" and check_suffix(Path(out)) != "parquet":
+        atomic.write(Path(f"{out}.toml"), config.encode())
+
+
 def write_table(table: pa.Table, out: str | Path, config: str) -> None:
     """Parquet, CSV or JSON Lines, in one piece or not at all; "-" is JSON Lines on standard output.
 

@@ -17,7 +17,6 @@ from backstream.estimators.trajectories import window_elbo
 
 from .online import Info, LearnerState, OnlineLearner
 
-
 RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
 

@@ -1,0 +1,234 @@
+"""Short versions of `make soak`, and what else docs/reliability.md promises."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as options
+from hypothesis import strategies as st
+
+from backstream.estimators import (
+    BackwardSampling,
+    FixedLag,
+    Forward,
+    MomentCorrected,
+    RecursiveScore,
+    Renewal,
+    SelfNormalised,
+    Truncated,
+)
+from backstream.families import Conjugate, Innovation, Kalman, Recurrent
+from backstream.io.checkpoints import Checkpoints, DamagedCheckpointError
+from backstream.io.config import read_config
+from backstream.io.errors import InputError
+from backstream.learning import OnlineLearner
+from backstream.learning.monitor import RECENT, Watch
+from backstream.models import ChaoticRNN, LinearGaussian
+from command import environment
+from experiments import crashes, fuzz_readers, hostile_data
+
+ROOT = Path(__file__).parents[1]
+
+
+# ---- crashes ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_killed_damaged_and_out_of_space(tmp_path):
+    """Two kills, a damaged checkpoint before each resume, and a disk of 100 kB. The moments differ from run to run;
+    what must come out does not."""
+    stream = crashes.Stream(tmp_path, 130, environment())
+    found = crashes.killed(stream, kills=2, damage_every=1, seed=0)
+    assert found["exit_code"] == 0 and found["same_bytes"]
+    assert found["damaged_checkpoints"] == found["refused_by_name"]
+    disk = crashes.full_disk(stream, kilobytes=100)
+    if disk is None:
+        pytest.skip("this machine lets nobody mount a small disk")
+    (sentence,) = disk["sentences"]
+    assert disk["exit_codes"] == [1, 0] and disk["same_bytes"]
+    assert "could not be written: No space left on device." in sentence and len(sentence) < 300
+
+
+# ---- hostile data ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_hostile_data_does_not_poison_what_was_learned(monkeypatch):
+    """One seed. With 500 rows of trouble and after: λ is finite, a burst is over within 50 rows, and the error on fresh
+    data is at most 1.5 times that without trouble (measured: 1.1 at most)."""
+    for name, value in {"warm": 1000, "rows": 800, "fresh": 200, "width": 4}.items():
+        monkeypatch.setitem(hostile_data.SETTINGS, name, value)
+    case = hostile_data.settled()
+    clean = case.read(case.ys)
+    for name, trouble in hostile_data.TROUBLES.items():
+        found = hostile_data.judge(case, trouble._replace(length=min(trouble.length, 300)), clean)
+        assert found["everything_finite"] and found["error_ratio"] < 1.5, (name, found)
+        if "10⁶" in name:
+            assert found["recovery"] < 50, (name, found)
+    said = hostile_data.infinities(case)["said"]
+    assert said == f"The observation in row {1000 + hostile_data.BEGIN}, column 1 is infinite: inf."
+
+
+def test_a_sudden_fall_is_noticed_once_and_then_usual():
+    """The monitor's memory, window by window: quiet, a fall by 1.2 nats, and quiet there. The seed is fixed: noise of
+    0.02 nats, against a threshold of 0.1 and of five standard deviations."""
+    noise = 0.02 * np.random.default_rng(0).normal(size=40)
+    watch, fell, below_best = Watch(None, -np.inf, 0.0, 0.0, 0), [], []
+    for window, reached in enumerate(np.where(np.arange(40) < 20, -1.0, -2.2) + noise):
+        if watch.fell(float(reached), 0.1, 5.0):
+            fell.append(window)
+        if reached < watch.best - 1.0:
+            below_best.append(window)
+        watch = watch.next(None, float(reached))
+    assert fell == [20] and 20 in below_best and below_best[-1] < 30
+    assert watch.usual == pytest.approx(-2.2, abs=0.05)
+    young = Watch(None, -1.0, -1.0, 0.0, RECENT - 1)
+    assert not young.fell(-9.0, 0.1, 5.0)
+    assert watch.next(None, float("nan")) == watch
+
+
+# ---- fuzzing ---------------------------------------------------------------------------------------------------------
+CASES = {"csv": 800, "jsonl": 800, "toml": 500, "metrics": 200, "checkpoint": 100, "parquet": 300}
+
+
+@pytest.mark.parametrize(("kind", "cases"), CASES.items())
+def test_readers_end_in_a_result_or_in_an_error_that_names_the_file(tmp_path, kind, cases):
+    """The seed is fixed; `make soak` tries a hundred thousand."""
+    found = fuzz_readers.fuzz(kind, cases, 1, tmp_path)
+    assert found["failures"] == [] and found["read"] + found["refused"] == cases
+    assert found["read"] > 0 and (found["refused"] > 0 or kind == "metrics")  # a line that makes no sense is left out
+
+
+class Configuration(NamedTuple):
+    """A model, a family, an estimator and observations with gaps, of any small size and either precision."""
+
+    family: str
+    dim: int
+    obs_dim: int
+    width: int
+    particles: int
+    draws: int
+    depth: int
+    estimator: str
+    dtype: str
+    missing: list[bool]
+
+    def learner(self):
+        """With the family to start from. Called while tracing, so that nothing is computed."""
+        key = jax.random.key(0)
+        if self.family == "kalman":
+            p = LinearGaussian.random(self.dim, self.obs_dim, key=key)
+            q = Kalman.random(p, key=key)
+        else:
+            p = ChaoticRNN.random(self.dim, key=key)
+            q = {
+                "conjugate": lambda: Conjugate.create(self.dim, self.dim, self.width, key=key),
+                "innovation": lambda: Innovation.from_model(p, self.width, key=key),
+                "recurrent": lambda: Recurrent.create(self.dim, self.dim, self.width, key=key),
+            }[self.family]()
+        estimator = {
+            "window": FixedLag(self.depth, self.draws),
+            "exact sensitivity": RecursiveScore(self.particles, MomentCorrected(), Forward(), objective=Renewal(0.8)),
+            "truncated": RecursiveScore(self.particles, SelfNormalised(), Truncated(self.depth)),
+            "sampled": RecursiveScore(self.particles, BackwardSampling(self.draws)),
+        }[self.estimator]
+        p, q = jax.tree.map(lambda leaf: leaf.astype(self.dtype) if eqx.is_inexact_array(leaf) else leaf, (p, q))
+        return OnlineLearner(p, estimator, optax.adam(1e-3)), q
+
+    def observation(self):
+        size = self.obs_dim if self.family == "kalman" else self.dim
+        return np.where(self.missing[:size], np.nan, 0.5).astype(self.dtype)
+
+
+configurations = st.builds(
+    Configuration,
+    family=st.sampled_from(["kalman", "conjugate", "innovation", "recurrent"]),
+    dim=st.integers(1, 3),
+    obs_dim=st.integers(1, 3),
+    width=st.integers(1, 5),
+    particles=st.integers(2, 5),
+    draws=st.integers(2, 3),
+    depth=st.integers(1, 3),
+    estimator=st.sampled_from(["window", "exact sensitivity", "truncated", "sampled"]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    missing=st.lists(st.booleans(), min_size=3, max_size=3),
+)
+EXAMPLES = int(os.environ.get("SOAK_EXAMPLES", "2"))
+
+
+@pytest.mark.slow
+@options(max_examples=EXAMPLES, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(configurations)
+def test_any_configuration_keeps_its_shapes_and_types(case):
+    """A step gives back the state's own shapes and types, so that a stream never compiles anew or changes precision.
+    Traced, not computed: values are for the conformance suite. The examples are the same each time."""
+    y = case.observation()
+
+    def first():
+        learner, q = case.learner()
+        return learner.init(q, y, key=jax.random.key(1))
+
+    def later(state):
+        return case.learner()[0]._read(state, jnp.asarray(y), None)
+
+    state, _ = eqx.filter_eval_shape(first)
+    after, info = eqx.filter_eval_shape(later, state)
+    assert shapes(after) == shapes(state)
+    assert info.mean.shape == info.std.shape == (case.dim,)
+    assert info.mean.dtype == info.elbo.dtype == case.dtype
+
+
+def shapes(tree):
+    return [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape")]
+
+
+# ---- security and reproducibility ------------------------------------------------------------------------------------
+def test_every_dependency_is_pinned_with_its_hash():
+    lock = (ROOT / "requirements.lock").read_text()
+    packages = re.findall(r"^[a-zA-Z0-9_.-]+==\S+.*(?:\\\n.*)*", lock, re.M)
+    assert len(packages) > 30
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", package) for package in packages)
+    assert "://" not in lock
+    assert "--require-hashes" in (ROOT / "Makefile").read_text()
+
+
+def test_nothing_is_unpickled(tmp_path):
+    """No module of ours imports pickle or the like, and a pickle in the place of a checkpoint's arrays is refused, not
+    run."""
+    forbidden = r"^\s*(import|from) (pickle|dill|cloudpickle|joblib|marshal|shelve)"
+    for path in (ROOT / "src").rglob("*.py"):
+        assert not re.search(forbidden, path.read_text(), re.M), path
+
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "sprung",)
+
+    like = {"values": np.zeros(2)}
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    folder = checkpoints.save(1, like, {})
+    np.savez(folder / "state.npz", **{"00000": np.array([Trap()], dtype=object)})
+    assert b"sprung" in (folder / "state.npz").read_bytes()
+    sums = fuzz_readers._sums(folder)
+    (folder / "SHA256SUMS").write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
+    with pytest.raises(DamagedCheckpointError, match=r"state\.npz cannot be read"):
+        checkpoints.load(1, like)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_paths_do_not_lead_out_of_a_run(tmp_path):
+    """A sum for a file elsewhere is one for a file that is missing; a configuration has no key for a path to write."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    folder = checkpoints.save(1, {"values": np.zeros(2)}, {})
+    (tmp_path / "secret").write_text("x")
+    with open(folder / "SHA256SUMS", "a") as file:
+        file.write(f"{'0' * 64}  ../../secret\n")
+    with pytest.raises(DamagedCheckpointError, match=r"\.\./\.\./secret is missing"):
+        checkpoints.about(1)
+    for key in ("out", "path", "checkpoints"):
+        (tmp_path / "some.toml").write_text(f"[saving]\n{key} = '../elsewhere'\n")
+        with pytest.raises(InputError, match=f"unknown key '{key}'"):
+            read_config(tmp_path / "some.toml")
