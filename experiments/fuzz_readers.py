@@ -8,6 +8,7 @@ the file.
 """
 
 import io
+import itertools
 import json
 import math
 import shutil
@@ -38,29 +39,13 @@ SETTINGS = {
     "metrics": 5_000,
     "checkpoint": 4_000,
     "parquet": 1_000,
+    "chunks": 10,
     "seed": 0,
 }
 SECONDS = 10
 """What no case may take."""
 TOKENS = (
-    *(
-        b",",
-        b"\n",
-        b"\r\n",
-        b'"',
-        b"'",
-        b"\x00",
-        b"\xff",
-        b"\xef\xbb\xbf",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b":",
-        b"=",
-        b"#",
-        b"\\",
-    ),
+    *(b",", b"\n", b"\r\n", b'"', b"'", b"\x00", b"\xff", b"\xef\xbb\xbf", b"{", b"}", b"[", b"]", b":", b"="),
     *(b"NaN", b"null", b"inf", b"-inf", b"1e999", b"-0", b"1_0", b"0x1", b"true", b"1e-400", b"9" * 400, b"2024-13-45"),
     *("é".encode(), "١٢".encode(), "\u2028".encode(), b"[" * 50, b"[learning]\n", b"__proto__", b"../../etc/passwd"),
 )
@@ -209,12 +194,10 @@ def fuzz(kind: str, cases: int, seed: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     results = Results("fuzz_readers", SETTINGS)
-    for kind in READERS:
+    for chunk, kind in itertools.product(range(SETTINGS["chunks"]), READERS):
         with tempfile.TemporaryDirectory() as folder:
-            found = results.run(
-                kind, lambda kind=kind, at=folder: fuzz(kind, SETTINGS[kind], SETTINGS["seed"], Path(at))
-            )
-        console.print(found)
+            case = kind, SETTINGS[kind] // SETTINGS["chunks"], SETTINGS["seed"] + chunk, Path(folder)
+            console.print(results.run(f"{kind}, {chunk}", lambda case=case: fuzz(*case)))
 
 
 if __name__ == "__main__":

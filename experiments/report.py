@@ -196,10 +196,13 @@ def regime() -> str:
 
 
 def fuzz() -> str:
-    rows = [
-        [name, f"{part['cases']:,}", f"{part['read']:,}", f"{part['refused']:,}", str(len(part["failures"]))]
-        for name, part in parts("fuzz_readers").items()
-    ]
+    sums: dict[str, list[int]] = {}
+    for name, part in parts("fuzz_readers").items():
+        counts = [part["cases"], part["read"], part["refused"], len(part["failures"])]
+        kind = name.split(", ")[0]
+        sums[kind] = [a + b for a, b in zip(sums.get(kind, [0] * 4), counts, strict=True)]
+    sums["all"] = [sum(counts) for counts in zip(*sums.values(), strict=True)]
+    rows = [[kind, *(f"{count:,}" for count in counts)] for kind, counts in sums.items()]
     return table(["reader", "cases", "read", "refused by name", "anything else"], rows)
 
 

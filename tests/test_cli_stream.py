@@ -1,7 +1,6 @@
 """`backstream stream` as a user runs it: killed, interrupted, followed, piped; nothing lost and nothing doubled."""
 
 import json
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -118,17 +117,6 @@ def test_a_pipe_whose_reader_goes_away(uninterrupted, tmp_path):
     rows = "".join(json.dumps({"at": at, "y": float(y) if y else None}) + "\n" for at, y in rest)
     run("stream", *MODEL, "-", "--out", tmp_path / "run", "--resume", "--no-print", input=rows)
     assert_equals(tmp_path / "run", uninterrupted)
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(uninterrupted, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(uninterrupted / "run", folder)
-    newest = folder / "checkpoints" / f"{ROWS:012d}" / "about.json"
-    newest.write_bytes(newest.read_bytes()[:-7])
-    ended = run("stream", *MODEL, uninterrupted / "obs.csv", "--out", folder, "--resume", "--no-print")
-    assert f"{ROWS:012d} is damaged" in ended.stderr and "The one before it is used instead" in ended.stderr
-    assert_equals(folder, uninterrupted)
 
 
 def catches(process, number):
