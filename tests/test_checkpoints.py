@@ -114,7 +114,7 @@ def test_any_changed_byte_is_refused_by_name_and_the_one_before_is_used(tmp_path
     checkpoints, state = saved(tmp_path, positions=(10, 20))
     rng = np.random.default_rng(0)
     files = [path for path in (tmp_path / "000000000020").rglob("*") if path.is_file()]
-    assert len(files) == 3
+    assert len(files) > 3
     for file in files:
         whole = file.read_bytes()
         flipped = bytearray(whole)

@@ -1,6 +1,7 @@
 """Short versions of `make soak`, and what else docs/reliability.md promises."""
 
 import os
+import pickle
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -210,11 +211,12 @@ def test_nothing_is_unpickled(tmp_path):
     like = {"values": np.zeros(2)}
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     folder = checkpoints.save(1, like, {})
-    np.savez(folder / "state.npz", **{"00000": np.array([Trap()], dtype=object)})
-    assert b"sprung" in (folder / "state.npz").read_bytes()
+    for file in (folder / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(pickle.dumps(Trap()))
     sums = fuzz_readers._sums(folder)
     (folder / "SHA256SUMS").write_text("".join(f"{value}  {name}\n" for name, value in sums.items()))
-    with pytest.raises(DamagedCheckpointError, match=r"state\.npz cannot be read"):
+    with pytest.raises(DamagedCheckpointError, match="state cannot be read"):
         checkpoints.load(1, like)
     assert not (tmp_path / "sprung").exists()
 

@@ -3,7 +3,7 @@
 A checkpoint is a directory named by the position in the source:
 
     checkpoints/000000001000/
-      state.npz     the arrays, by NumPy
+      state/        the arrays, by orbax
       about.json    names, shapes and types of the arrays, their digest, the version, and what the caller adds
       SHA256SUMS    of all of the above; `sha256sum -c SHA256SUMS` checks it without this library
 
@@ -13,8 +13,8 @@ that the caller builds, and only its numbers come from the disk.
 
 import hashlib
 import json
+import logging
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,8 @@ from backstream import __version__
 from . import atomic
 from .errors import InputError, RunError
 
-ABOUT, STATE, SUMS = "about.json", "state.npz", "SHA256SUMS"
+ABOUT, STATE, SUMS = "about.json", "state", "SHA256SUMS"
+ROOM = "room"
 
 
 class DamagedCheckpointError(RunError):
@@ -109,13 +110,14 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(incoming, ignore_errors=True)
             incoming.mkdir()
-            _save_arrays(incoming / STATE, arrays)
+            _require_room(incoming, sum(array.nbytes for array in arrays.values()))
+            _save_arrays(incoming / STATE, {name: array for name, array in arrays.items() if array.size})
             (incoming / ABOUT).write_text(json.dumps(about, indent=1))
             (incoming / SUMS).write_text("".join(f"{value}  {name}\n" for name, value in _sums(incoming).items()))
             atomic.publish(incoming, final)
-        except OSError as error:
+        except Exception as error:  # orbax raises errors of many types
             shutil.rmtree(incoming, ignore_errors=True)
-            raise RunError(f"The checkpoint {final} could not be written: {error.strerror}.") from error
+            raise RunError(f"The checkpoint {final} could not be written: {_reason(error)}") from error
         for old in self.positions()[: -self.keep]:
             shutil.rmtree(self.path(old))
         return final
@@ -155,11 +157,15 @@ class Checkpoints:
             )
         wanted = _leaves(like)
         _compare(path, about.leaves, [leaf.description() for leaf in wanted])
+        stored = [f"{i:05d}" for i, entry in enumerate(about.leaves) if 0 not in entry["shape"]]
         try:
-            arrays = _load_arrays(path / STATE)
-            restored = {leaf.name: leaf.restored(arrays[f"{i:05d}"]) for i, leaf in enumerate(wanted)}
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            arrays = _load_arrays(path / STATE, stored)
+        except Exception as error:  # orbax raises errors of many types
             raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {STATE} cannot be read.") from error
+        restored = {
+            leaf.name: leaf.restored(arrays.get(f"{i:05d}", np.zeros(entry["shape"])))
+            for i, (leaf, entry) in enumerate(zip(wanted, about.leaves, strict=True))
+        }
         tree = jax.tree_util.tree_map_with_path(
             lambda names, leaf: restored.get(jax.tree_util.keystr(names), leaf), like
         )
@@ -252,11 +258,38 @@ def _sums(path: Path) -> dict[str, str]:
     return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp
+
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what orbax has to say is in what it raises
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+def _require_room(folder: Path, size: int) -> None:
+    """Raises OSError where the disk has no room for so many bytes. Orbax would find out in many threads at once, each
+    of which prints what it thinks of it."""
+    room = folder / ROOM
+    room.write_bytes(bytes(2 * size + 2**16))
+    room.unlink()
+
+
 def _save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    import orbax.checkpoint as ocp
+
+    with _checkpointer() as checkpointer:
+        checkpointer.save(path.absolute(), args=ocp.args.PyTreeSave(arrays))
 
 
-def _load_arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as found:
-        return dict(found)
+def _load_arrays(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+    import orbax.checkpoint as ocp
+
+    with _checkpointer() as checkpointer:
+        as_numpy = dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray))
+        return checkpointer.restore(path.absolute(), args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+
+
+def _reason(error: Exception) -> str:
+    """One line of what may be a long story."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + "."
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
