@@ -33,6 +33,7 @@ from .base import (
     differentiate,
     require_amortised,
 )
+from .branching import branch
 from .sums import CompensatedSum
 
 
@@ -239,29 +240,37 @@ class FixedLag(OnlineEstimator):
         ys, us = append(carry.ys, y), jax.tree.map(append, carry.us, u)
         times = carry.seen - jnp.arange(self.lag)[::-1]
 
-        def estimate(replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]) -> tuple[Estimate, State]:
-            def objective(p, q):
-                states, prior = replay(q)
-                chain = backward_chain(q, states)
-                shape = (self.num_trajectories, self.lag + 1, q.state_dim)
-                noise = jax.random.normal(key, shape, chain.marginals.eta1.dtype)
-                window = Window(chain, ys, us, prior, times)
-                value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
-                return value, jax.tree.map(lambda leaf: leaf[1], states)
-
-            return differentiate(objective, p, q, self.learn_model, has_aux=True)
-
-        def steady():
-            prior = jax.lax.stop_gradient(q.marginal(carry.anchor))
-            return estimate(lambda q: (_replay(q, carry.anchor, ys, us), prior))
-
-        def starting():
-            return estimate(lambda q: (_replay_from_start(q, carry.anchor, ys, us, times), None))
-
-        found, anchor = jax.lax.cond(carry.seen >= self.lag, steady, starting)
+        found, anchor = branch(
+            carry.seen >= self.lag, FixedLag._steady, FixedLag._starting, self, p, q, carry.anchor, ys, us, times, key
+        )
         size = jnp.minimum(carry.seen + 1, self.lag)
         sums, total, increment = self.objective.conclude(carry.sums, found, size)
         return FixedLagCarry(anchor, ys, us, carry.seen + 1, sums), _report(total, increment)
+
+    def _steady(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
+        """The window has left time 0 behind: the filter's law before it is the prior of its first state."""
+        prior = jax.lax.stop_gradient(q.marginal(anchor))
+        return self._estimate(p, q, ys, us, times, key, lambda q: (_replay(q, anchor, ys, us), prior))
+
+    def _starting(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
+        return self._estimate(p, q, ys, us, times, key, lambda q: (_replay_from_start(q, anchor, ys, us, times), None))
+
+    def _estimate(
+        self, p, q, ys, us, times, key, replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]
+    ) -> tuple[Estimate, State]:
+        """The objective with its gradients, and the state after the window's first observation."""
+
+        def objective(p, q):
+            states, prior = replay(q)
+            chain = backward_chain(q, states)
+            noise = jax.random.normal(
+                key, (self.num_trajectories, self.lag + 1, q.state_dim), chain.marginals.eta1.dtype
+            )
+            window = Window(chain, ys, us, prior, times)
+            value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
+            return value, jax.tree.map(lambda leaf: leaf[1], states)
+
+        return differentiate(objective, p, q, self.learn_model, has_aux=True)
 
 
 def _report(total: Estimate, increment: Estimate) -> OnlineEstimate:

@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from backstream.estimators.base import OnlineEstimate, OnlineEstimator
+from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
+from backstream.estimators.branching import branch
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import ModelShape, check_model, check_observations
@@ -134,67 +135,97 @@ class OnlineLearner(eqx.Module):
 
     def _read(self, state: LearnerState, y: Array, u: Any) -> tuple[LearnerState, Info]:
         """One observation, under jit."""
-        p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
-        restart = state.refused_in_a_row >= self.patience
-        carry, estimate = jax.lax.cond(
-            restart,
-            lambda: self.estimator.init(p, state.q, y, u, key=key),
-            lambda: self.estimator.step(p, state.q, state.carry, y, u, key=key),
-        )
-        filtered = state.average.update(state.filtered, y, u)
+        carry, estimate, filtered = self._see(state, y, u)
         return self._ascend(state, carry, estimate, filtered)
 
-    def _ascend(self, state, carry, estimate: OnlineEstimate, filtered) -> tuple[LearnerState, Info]:
-        increment = estimate.increment
-        lam, static = eqx.partition(state.q, eqx.is_inexact_array)
-        updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
-        moved = (optax.apply_updates(lam, updates), optimiser)
-        theta_moved = (state.theta, state.model_optimiser)
-        if self.model_optimiser is not None:
-            gradient = self._parameters().pull(state.theta, increment.model_gradient)
-            updates, optimiser = self.model_optimiser.update(
-                jax.tree.map(jnp.negative, gradient), state.model_optimiser, state.theta
-            )
-            theta_moved = (optax.apply_updates(state.theta, updates), optimiser)
+    def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, PyTree]:
+        """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
+        under the averaged λ. It is the first where t is 0, and nothing else of the state is then looked at."""
+        p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
+        start = (state.t == 0) | (state.refused_in_a_row >= self.patience)
+        carry, estimate = branch(
+            start,
+            lambda estimator, p, q, carry, y, u, key: estimator.init(p, q, y, u, key=key),
+            lambda estimator, p, q, carry, y, u, key: estimator.step(p, q, carry, y, u, key=key),
+            *(self.estimator, p, state.q, state.carry, y, u, key),
+        )
+        filtered = branch(
+            state.t == 0,
+            lambda q, filtered, y, u: q.init(y, u),
+            lambda q, filtered, y, u: q.update(filtered, y, u),
+            *(state.average, state.filtered, y, u),
+        )
+        return carry, estimate, filtered
 
-        finite = _all_finite((increment.elbo, increment.gradient, moved[0], theta_moved[0]))
-        old = (lam, state.optimiser), (state.theta, state.model_optimiser), state.carry
-        new = moved, theta_moved, carry
-        ((lam, optimiser), (theta, model_optimiser), carry) = jax.tree.map(
-            lambda a, b: jnp.where(finite, a, b), new, old
-        )
-        q = eqx.combine(lam, static)
+    def _ascend(self, state, carry, estimate: OnlineEstimate, filtered) -> tuple[LearnerState, Info]:
+        moved, finite = self._move(state, estimate.increment)
+        finite = finite & _all_finite((estimate.increment.elbo, estimate.increment.gradient))
+        settled, info = self._settle(state, carry, estimate, filtered, finite)
+        return settled._replace(**self._averaged(state, moved, finite)), info
+
+    def _move(self, state: LearnerState, increment: Estimate) -> tuple["Moved", Array]:
+        """λ and θ one step further along an increment, and whether they are finite."""
+        lam = eqx.filter(state.q, eqx.is_inexact_array)
+        updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
+        lam, theta, model_optimiser = optax.apply_updates(lam, updates), state.theta, state.model_optimiser
+        if self.model_optimiser is not None:
+            gradient = self._parameters().pull(theta, increment.model_gradient)
+            updates, model_optimiser = self.model_optimiser.update(
+                jax.tree.map(jnp.negative, gradient), model_optimiser, theta
+            )
+            theta = optax.apply_updates(theta, updates)
+        return Moved(lam, theta, optimiser, model_optimiser), _all_finite((lam, theta))
+
+    def _averaged(self, state: LearnerState, moved: "Moved", accepted: Array) -> dict[str, PyTree]:
+        """What of a state changes with λ and θ: they move if that is accepted, and enter the running means."""
+        lam, static = eqx.partition(state.q, eqx.is_inexact_array)
+        old = Moved(lam, state.theta, state.optimiser, state.model_optimiser)
+        kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), moved, old)
         average, theta_average = self.averaging.update(
-            eqx.filter((state.average, state.theta_average), eqx.is_inexact_array), (lam, theta), state.t
+            eqx.filter((state.average, state.theta_average), eqx.is_inexact_array), (kept.lam, kept.theta), state.t
         )
+        return {
+            "q": eqx.combine(kept.lam, static),
+            "average": eqx.combine(average, static),
+            "theta": kept.theta,
+            "theta_average": theta_average,
+            "optimiser": kept.optimiser,
+            "model_optimiser": kept.model_optimiser,
+        }
+
+    def _settle(self, state, carry, estimate: OnlineEstimate, filtered, finite) -> tuple[LearnerState, Info]:
+        """The stream's own part of the state after one observation, and what is told of it."""
+        carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
         keep_filtered = _all_finite(filtered)
         filtered = jax.tree.map(lambda a, b: jnp.where(keep_filtered, a, b), filtered, state.filtered)
         mean, cov = state.average.marginal(filtered).moments()
         info = Info(
             state.t,
-            increment.elbo,
-            optax.tree.norm(increment.gradient),
+            estimate.increment.elbo,
+            optax.tree.norm(estimate.increment.gradient),
             estimate.ess,
             estimate.acceptance,
             ~finite,
             mean,
             jnp.sqrt(jnp.diag(cov)),
         )
-        state = LearnerState(
-            state.t + 1,
-            state.key,
-            q,
-            eqx.combine(average, static),
-            theta,
-            theta_average,
-            optimiser,
-            model_optimiser,
-            carry,
-            filtered,
-            state.refused + ~finite,
-            jnp.where(finite, 0, state.refused_in_a_row + 1),
+        state = state._replace(
+            t=state.t + 1,
+            carry=carry,
+            filtered=filtered,
+            refused=state.refused + ~finite,
+            refused_in_a_row=jnp.where(finite, 0, state.refused_in_a_row + 1),
         )
         return state, info
+
+
+class Moved(NamedTuple):
+    """What an optimiser has changed."""
+
+    lam: PyTree
+    theta: PyTree
+    optimiser: PyTree
+    model_optimiser: PyTree
 
 
 @eqx.filter_jit
@@ -236,11 +267,11 @@ def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
         infos = jax.tree.map(lambda buffer, leaf: buffer.at[k].set(leaf), infos, info)
         return eqx.filter(state, eqx.is_array), infos
 
-    arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, _blank(len(ys), state.q.state_dim, ys.dtype)))
+    arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, blank_infos(len(ys), state.q.state_dim, ys.dtype)))
     return eqx.combine(arrays, static), infos
 
 
-def _blank(length: int, dim: int, dtype) -> Info:
+def blank_infos(length: int, dim: int, dtype) -> Info:
     """Room for what a block of observations tells: known beforehand, so that nothing is traced twice."""
     number, vector = jnp.zeros(length, dtype), jnp.zeros((length, dim), dtype)
     t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)

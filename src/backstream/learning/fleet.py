@@ -1,0 +1,270 @@
+"""The streams of a panel by their names: slots are given, given back and used again as streams come and go."""
+
+import hashlib
+import heapq
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from .monitor import Monitor, Report, Watch
+from .online import Info, blank_infos
+from .panel import Panel, PanelState
+
+LEAST_CAPACITY = 8
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """How many streams are learned from together."""
+
+    common: bool = True
+    """Whether all streams have one λ (and θ), learned from all of them; otherwise each has its own."""
+    tick_rows: int = 64
+    """Rows in one tick at most: with a common λ, those whose gradients are averaged for one step."""
+    forget_after: int = 0
+    """A stream is ended when so many rows of others have come since its last; 0 keeps all streams."""
+    watched: int = 4
+    """Streams that the monitor looks at: the first to begin, and others when those end."""
+
+    def __post_init__(self):
+        if self.tick_rows < 1:
+            raise ValueError(f"tick_rows must be at least 1, not {self.tick_rows}.")
+        if self.forget_after and self.forget_after < self.tick_rows:
+            raise ValueError(
+                f"forget_after must be 0, or at least tick_rows, which is {self.tick_rows}; it is {self.forget_after}."
+            )
+        for name in ("forget_after", "watched"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
+
+
+class Member(NamedTuple):
+    """A live stream."""
+
+    slot: int
+    last_row: int
+    last_time: str | None
+
+
+class FleetReport(NamedTuple):
+    """What the monitor says of one stream, after a row of the source."""
+
+    stream: str
+    row: int
+    report: Report
+
+
+class Tree(NamedTuple):
+    """The arrays of a fleet, as they are saved."""
+
+    panel: PanelState
+    watches: list[Any]
+    """For each stream that is watched: the monitor's memory, and its window of observations, inputs and infos."""
+
+
+class Fleet:
+    """Live streams and their panel.
+
+        fleet = Fleet(panel, monitor, settings)
+        infos, reports = fleet.read(["a", "b", "a"], ticks=[0, 0, 1], ys=ys)
+        fleet.names()
+
+    Slots are a matter of storage: what is learned of a stream depends on its name and on the ticks, not on its slot. When
+    slots run out their number doubles; when fewer than a quarter are in use, `tidy` halves it.
+    """
+
+    def __init__(self, panel: Panel, monitor: Monitor, settings: FleetSettings):
+        self.panel, self.monitor, self.settings = panel, monitor, settings
+        self.members: OrderedDict[str, Member] = OrderedDict()
+        self.row = 0
+        """How many rows of the source have been seen."""
+        self.capacity = LEAST_CAPACITY * panel.shards
+        self.state = panel.open(self.capacity)
+        self._free = list(range(self.capacity))
+        self._watches: dict[str, Watched] = {}
+
+    def names(self) -> list[str]:
+        """Of the live streams."""
+        return list(self.members)
+
+    def read(
+        self, names: Sequence[str], ticks: Any, ys: np.ndarray, inputs: Any = None, rows: Any = None, times: Any = None
+    ) -> tuple[Info, list[FleetReport]]:
+        """Rows of many streams, new ones among them. `rows` are their numbers in the source, if some were left out."""
+        rows = np.arange(self.row, self.row + len(names)) if rows is None else np.asarray(rows)
+        ticks, slots = np.asarray(ticks), np.empty(len(names), np.int64)
+        told, reports, done, begun = [], [], 0, 0
+        new: list[tuple[str, int]] = []
+        look = False
+
+        def flush(end: int) -> None:
+            nonlocal done, look
+            if end > done:
+                part = slice(done, end)
+                data = jax.tree.map(lambda leaf: leaf[part], (ys, inputs))
+                told.append(self._advance(new, slots[part], ticks[part], *data))
+                reports.extend(self._watch(names[part], int(rows[end - 1]) + 1, told[-1], *data))
+                new.clear()
+            done, look = end, False
+
+        for i, name in enumerate(names):
+            if i == 0 or ticks[i] != ticks[i - 1]:
+                begun = i
+                if look:
+                    flush(i)
+            self._forget(int(rows[i]))
+            member = self.members.get(name)
+            if member is None:
+                if self._free and self._free[0] in slots[done:begun]:  # its last stream has rows that are not read yet
+                    flush(begun)
+                slots[i] = self._give()
+                new.append((name, int(slots[i])))
+                if len(self._watches) < self.settings.watched:
+                    self._watches[name] = Watched(0, None, None)
+            else:
+                slots[i] = member.slot
+            self.members[name] = Member(int(slots[i]), int(rows[i]), None if times is None else times[i])
+            self.members.move_to_end(name)
+            if name in self._watches:
+                look |= self._watches[name].is_due(int((slots[done : i + 1] == slots[i]).sum()), self.monitor.window)
+        flush(len(names))
+        if len(names):
+            self.row = int(rows[-1]) + 1
+        else:
+            told.append(self.panel.read(self.state, [], [], np.zeros((0, self.panel.q.obs_dim)))[1])
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *told), reports
+
+    def tidy(self) -> None:
+        """Gives memory back when few streams are left: those in high slots move to low ones."""
+        capacity = self.capacity
+        while capacity > LEAST_CAPACITY * self.panel.shards and 4 * len(self.members) < capacity:
+            capacity //= 2
+        if capacity == self.capacity:
+            return
+        free = [slot for slot in sorted(self._free) if slot < capacity]
+        moves = {}
+        for name, member in self.members.items():
+            if member.slot >= capacity:
+                moves[member.slot] = free[len(moves)]
+                self.members[name] = member._replace(slot=moves[member.slot])
+        self.state = self.panel.arrange(self.state, capacity, moves)
+        self.capacity = capacity
+        self._free = self._unused()
+
+    # ---- to disk and back --------------------------------------------------------------------------------------------
+    def tree(self) -> Tree:
+        return Tree(self.state, [(one.watch, one.window) for one in self._watches.values()])
+
+    def record(self) -> dict[str, Any]:
+        """What is not an array."""
+        return {
+            "row": self.row,
+            "capacity": self.capacity,
+            "streams": [[name, *member] for name, member in self.members.items()],
+            "watched": [[name, one.seen] for name, one in self._watches.items()],
+        }
+
+    def blank(self, record: dict[str, Any]) -> Tree:
+        """The shapes of the tree that belongs to a record."""
+        return Tree(self.panel.blank(record["capacity"]), [self._unfilled() for _ in record["watched"]])
+
+    def restore(self, tree: Tree, record: dict[str, Any]) -> None:
+        self.row, self.capacity = record["row"], record["capacity"]
+        self.members = OrderedDict((name, Member(*rest)) for name, *rest in record["streams"])
+        self.state = self.panel.put(tree.panel)
+        self._watches = {}
+        for (name, seen), (watch, window) in zip(record["watched"], tree.watches, strict=True):
+            self._watches[name] = Watched(seen, watch, jax.tree.map(np.array, window))
+        self._free = self._unused()
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+    def _give(self) -> int:
+        if not self._free:
+            self._free = list(range(self.capacity, 2 * self.capacity))
+            self.capacity *= 2
+        return heapq.heappop(self._free)
+
+    def _unused(self) -> list[int]:
+        taken = {member.slot for member in self.members.values()}
+        return [slot for slot in range(self.capacity) if slot not in taken]
+
+    def _forget(self, row: int) -> None:
+        """Ends the streams that have been silent for too long."""
+        limit = self.settings.forget_after
+        while limit and self.members:
+            name, member = next(iter(self.members.items()))
+            if row - member.last_row <= limit:
+                return
+            self.end(name)
+
+    def end(self, name: str) -> None:
+        """Takes a stream out; its slot is free."""
+        heapq.heappush(self._free, self.members.pop(name).slot)
+        self._watches.pop(name, None)
+
+    def _advance(self, new: list[tuple[str, int]], slots, ticks, ys, inputs) -> Info:
+        if self.capacity > self.state.capacity:
+            self.state = self.panel.arrange(self.state, self.capacity, {})
+        if new:
+            names, where = zip(*new, strict=True)
+            self.state = self.panel.begin(self.state, where, [words(name) for name in names])
+        self.state, infos = self.panel.read(self.state, slots, ticks, ys, inputs)
+        return infos
+
+    def _watch(self, names: Sequence[str], row: int, infos: Info, ys, inputs) -> list[FleetReport]:
+        """The monitor's work after some rows, of which a stream's last is the first that it reads, or fills its window,
+        or neither."""
+        length, reports = self.monitor.window, []
+        for name in [name for name in self._watches if name in set(names)]:
+            mine = [i for i, other in enumerate(names) if other == name]
+            one = self._watches[name]
+            if one.seen == 0:
+                state = self.panel.stream(self.state, self.members[name].slot)
+                one = Watched(1, self.monitor.begin(state), self._unfilled()[1])
+                mine = mine[1:]
+            for i in mine:
+                filled = (one.seen - 1) % length
+                for buffer, leaf in zip(jax.tree.leaves(one.window), jax.tree.leaves((ys, inputs, infos)), strict=True):
+                    buffer[filled] = leaf[i]
+                one = one._replace(seen=one.seen + 1)
+                if filled + 1 == length:
+                    state = self.panel.stream(self.state, self.members[name].slot)
+                    seen, seen_inputs, told = one.window
+                    watch, report = self.monitor.look(self.panel.learner, one.watch, state, told, seen, seen_inputs)
+                    one = Watched(one.seen, watch, jax.tree.map(np.zeros_like, one.window))
+                    reports.append(FleetReport(name, row, report))
+            self._watches[name] = one
+        return reports
+
+    def _unfilled(self) -> tuple[Watch, Any]:
+        """An empty window."""
+        slots, length = self.panel.blank(1).slots, self.monitor.window
+        anchor = jax.tree.map(lambda leaf: np.zeros(leaf.shape[2:], leaf.dtype), slots.filtered)
+        dtype = jax.tree.leaves(eqx.filter(self.panel.q, eqx.is_inexact_array))[0].dtype
+        inputs = jax.tree.map(lambda leaf: np.zeros((length, *np.shape(leaf)), dtype), self.panel.u)
+        ys = np.zeros((length, self.panel.q.obs_dim), dtype)
+        infos = jax.tree.map(np.array, blank_infos(length, self.panel.q.state_dim, dtype))
+        return Watch(anchor, -np.inf), (ys, inputs, infos)
+
+
+class Watched(NamedTuple):
+    """A stream that the monitor looks at."""
+
+    seen: int
+    watch: Watch | None
+    window: Any
+
+    def is_due(self, pending: int, length: int) -> bool:
+        """Whether the monitor has something to do after so many more rows: at the first, and when its window is full."""
+        return self.seen + pending == 1 or (self.seen + pending - 1) % length == 0
+
+
+def words(name: str) -> tuple[int, int]:
+    """A stream's name as two numbers, from which its draws follow."""
+    found = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(found[:4], "big"), int.from_bytes(found[4:8], "big")

@@ -1,0 +1,490 @@
+"""Many streams of the same kind that advance together, on one device or over a mesh of them.
+
+A panel has slots, one for each stream. Rows come in ticks: in one tick at most one row for each slot. The rows of a tick
+are cut into chunks of `lanes`; a chunk's slots are gathered, advanced together under `jax.vmap`, and put back, so that
+what a tick needs beside the slots themselves does not grow with their number, and a slot without a row is not touched.
+
+Over a mesh, slot s lives on shard s mod D of the axis `streams`. Nothing crosses from shard to shard but, where λ is
+common, its gradient, once a tick. The axis `particles` divides the samples of `RecursiveScore` (its z, H and G).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+
+from backstream.estimators.base import Estimate
+from backstream.estimators.score import RecursiveScore
+from backstream.families.base import BackwardFamily
+from backstream.models.density import check_model, check_observations
+
+from .online import Info, LearnerState, OnlineLearner, _all_finite, _first, _like, blank_infos
+
+STREAMS, PARTICLES = "streams", "particles"
+COMMON = ("q", "average", "theta", "theta_average", "optimiser", "model_optimiser")
+"""What of a learner's state streams can have in common."""
+MOST_TICKS = 256
+"""In one compiled call."""
+
+
+class PanelState(NamedTuple):
+    """Everything: one pytree, one checkpoint. The leaves of `slots` have the leading axes [shard, slot in the shard]."""
+
+    slots: LearnerState
+    """With keys as raw data; what is common is None."""
+    common: LearnerState | None
+    """λ, θ, their optimisers and means, where they are common: `t` counts the ticks that moved them, `refused` those
+    that were refused."""
+
+    @property
+    def capacity(self) -> int:
+        return math.prod(self.slots.t.shape)
+
+
+class Panel(eqx.Module):
+    """A learner for many streams. `common` says that they share one λ (and θ), which moves at each tick along the mean
+    of the gradients of the slots that have a row in it; otherwise each has its own, from the same start `q`.
+
+        panel = Panel(learner, q, key=key, common=True)
+        state = panel.open(capacity=64)
+        state = panel.begin(state, slots=[0, 1], names=[[0, 17], [0, 4]])
+        state, infos = panel.read(state, slots=[0, 1, 0], ticks=[0, 0, 1], ys=ys)
+        panel.stream(state, 1).average
+
+    A stream's draws depend on `key` and on its name, two numbers below 2³², and not on its slot or its neighbours.
+    """
+
+    learner: OnlineLearner
+    q: BackwardFamily
+    u: Any
+    key: Array
+    common: bool = eqx.field(static=True)
+    lanes: int = eqx.field(static=True)
+    mesh: Mesh = eqx.field(static=True)
+
+    def __init__(
+        self,
+        learner: OnlineLearner,
+        q: BackwardFamily,
+        u: Any = None,
+        *,
+        key: Array,
+        common: bool,
+        lanes: int = 256,
+        mesh: Mesh | None = None,
+    ):
+        """`u` is an example of the inputs of one row, where the model has any."""
+        if lanes < 1:
+            raise ValueError(f"lanes must be at least 1, not {lanes}.")
+        mesh = Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1), (STREAMS, PARTICLES)) if mesh is None else mesh
+        check_mesh(mesh, learner)
+        self.learner, self.q, self.u, self.key, self.common, self.lanes = learner, q, u, key, common, lanes
+        self.mesh = mesh
+
+    @property
+    def shards(self) -> int:
+        return self.mesh.shape[STREAMS]
+
+    # ---- slots -------------------------------------------------------------------------------------------------------
+    def open(self, capacity: int) -> PanelState:
+        """A panel without streams."""
+        return _opened(self, self._local(capacity))
+
+    def blank(self, capacity: int) -> PanelState:
+        """The structure and the shapes of such a panel: what a checkpoint is read into."""
+        return eqx.filter_eval_shape(_build, self, self._local(capacity))
+
+    def begin(self, state: PanelState, slots: Any, names: Any) -> PanelState:
+        """Puts new streams, which have read nothing yet, into slots. The state given is used up."""
+        slots, names = np.asarray(slots, np.int64).reshape(-1), np.asarray(names, np.uint32).reshape(-1, 2)
+        for start in range(0, len(slots), self.lanes):
+            part = slice(start, start + self.lanes)
+            where = np.full(self.lanes, state.capacity, np.int64)
+            words = np.zeros((self.lanes, 2), np.uint32)
+            where[: len(slots[part])], words[: len(slots[part])] = slots[part], names[part]
+            state = _begun(self, state, where, words)
+        return state
+
+    def arrange(self, state: PanelState, capacity: int, moves: dict[int, int]) -> PanelState:
+        """A panel of another capacity. `moves` says where slots beyond it go. The state given is used up."""
+        source = np.minimum(np.arange(self._local(capacity) * self.shards), state.capacity - 1)
+        for old, new in moves.items():
+            source[new] = old
+        return _arranged(self, state, source)
+
+    def stream(self, state: PanelState, slot: int) -> LearnerState:
+        """One stream's state, as its learner alone would have it: for the monitor, `filter` and `forecast`."""
+        return self.streams(state, np.asarray([slot]), lambda one: one)
+
+    def streams(self, state: PanelState, slots: np.ndarray, what: Any) -> PyTree:
+        """what(state) of some streams: a leading axis for them, or none where there is one stream."""
+        taken = _taken(self, state, np.asarray(slots, np.int64), what)
+        return jax.tree.map(lambda leaf: leaf[0], taken) if len(slots) == 1 else taken
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+    def read(self, state: PanelState, slots: Any, ticks: Any, ys: Any, inputs: Any = None) -> tuple[PanelState, Info]:
+        """Rows of many streams: the slot of each, its tick (which never falls), its observation. What is told of
+        each comes in the same order. The state given is used up."""
+        slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), _like(self.q, ys)
+        check_observations(check_model(self.learner.model, self.u), ys)
+        tick = np.concatenate([[0], np.cumsum(ticks[1:] != ticks[:-1])]) if len(ticks) else ticks
+        if len(np.unique(np.stack([tick, slots]), axis=1).T) < len(slots):
+            raise ValueError("A slot has two rows in one tick: give the second a tick of its own.")
+        collected, start = [], 0
+        while start < len(slots):
+            layout = Layout.of(slots[start:], tick[start:], self.shards, self._lanes(state), self._chunks(state))
+            rows = slice(start, start + layout.count)
+            laid = jax.tree.map(lambda leaf, rows=rows: layout.lay(np.asarray(leaf)[rows]), (ys, inputs))
+            state, infos = _advanced(
+                self, state, *self._put((layout.index, *laid, layout.offsets)), np.asarray(layout.ticks)
+            )
+            collected.append(jax.tree.map(layout.unlay, fetch(infos)))
+            start += layout.count
+        if not collected:
+            collected = [jax.tree.map(np.asarray, blank_infos(0, self.q.state_dim, ys.dtype))]
+        return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
+
+    def _lanes(self, state: PanelState) -> int:
+        return min(self.lanes, state.slots.t.shape[1])
+
+    def _chunks(self, state: PanelState) -> int:
+        """In one call: many, so that little time is lost between calls, but no more than 2¹⁴ rows."""
+        return max(16, min(MOST_TICKS, 2**14 // self._lanes(state)))
+
+    def _local(self, capacity: int) -> int:
+        if capacity < 1:
+            raise ValueError(f"A panel must have at least 1 slot, not {capacity}.")
+        return -(-capacity // self.shards)
+
+    def _put(self, tree: PyTree) -> PyTree:
+        """Arrays with a leading axis of shards, each part on its own device."""
+        sharding = NamedSharding(self.mesh, PartitionSpec(STREAMS))
+        return jax.tree.map(lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda i: leaf[i]), tree)
+
+    def put(self, state: PanelState) -> PanelState:
+        """A state that was read from a disk, every leaf where it belongs."""
+        arrays, static = eqx.partition(state, eqx.is_array)
+
+        def place(spec, leaf):
+            held = np.asarray(leaf)
+            return jax.make_array_from_callback(held.shape, NamedSharding(self.mesh, spec), lambda i: held[i])
+
+        slots = jax.tree.map(place, self._specs(arrays.slots), arrays.slots)
+        common = jax.tree.map(lambda leaf: place(PartitionSpec(), leaf), arrays.common)
+        return eqx.combine(PanelState(slots, common), static)
+
+    def _specs(self, slots: LearnerState) -> PyTree:
+        """Where the leaves of all slots live."""
+
+        def spec(path, leaf):
+            divided = self.mesh.shape[PARTICLES] > 1 and _over_particles(path)
+            return PartitionSpec(STREAMS, None, PARTICLES) if divided else PartitionSpec(STREAMS)
+
+        return jax.tree_util.tree_map_with_path(spec, slots)
+
+    def _placed(self, state: PanelState) -> PanelState:
+        """Under jit: every leaf where it belongs."""
+        arrays, static = eqx.partition(state, eqx.is_array)
+
+        def place(spec, leaf):
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
+
+        slots = jax.tree.map(place, self._specs(arrays.slots), arrays.slots)
+        common = jax.tree.map(lambda leaf: place(PartitionSpec(), leaf), arrays.common)
+        return eqx.combine(PanelState(slots, common), static)
+
+
+def check_mesh(mesh: Mesh, learner: OnlineLearner) -> None:
+    """Raises ValueError where a mesh does not divide the work."""
+    if set(mesh.axis_names) != {STREAMS, PARTICLES}:
+        raise ValueError(f"A panel's mesh has the axes {STREAMS} and {PARTICLES}, not {', '.join(mesh.axis_names)}.")
+    parts = mesh.shape[PARTICLES]
+    if parts == 1:
+        return
+    if not isinstance(learner.estimator, RecursiveScore):
+        raise ValueError(
+            f"{type(learner.estimator).__name__} has no particles to divide: give the axis {PARTICLES} the size 1, "
+            f"not {parts}."
+        )
+    if learner.estimator.num_particles % parts:
+        raise ValueError(
+            f"{learner.estimator.num_particles} particles cannot be divided evenly over {parts} devices: choose a "
+            f"multiple of {parts}."
+        )
+
+
+class Layout(NamedTuple):
+    """Where rows go: [shard, chunk, lane]."""
+
+    count: int
+    """Rows that found room."""
+    index: np.ndarray
+    """The slot in its shard for each place; beyond the capacity where there is no row."""
+    offsets: np.ndarray
+    """[shard, tick]: the first chunk of each tick, and the end."""
+    ticks: int
+    place: tuple[np.ndarray, np.ndarray, np.ndarray]
+    """Of each row."""
+
+    @classmethod
+    def of(cls, slots: np.ndarray, tick: np.ndarray, shards: int, lanes: int, chunks: int) -> "Layout":
+        """As many of the rows as fit, in whole ticks but for the one that alone is too long.
+
+        That one needs more chunks than others: their number grows by doubling, so that few programs are compiled.
+        """
+        shard, local, tick = slots % shards, slots // shards, tick - tick[0]
+        total = int(tick[-1]) + 1
+        rows = np.zeros((shards, total), np.int64)
+        np.add.at(rows, (shard, tick), 1)
+        ends = np.cumsum(-(-rows // lanes), axis=1)
+        ticks = min(MOST_TICKS, int(np.searchsorted(ends.max(0), chunks, side="right")))
+        ticks = max(ticks, 1)
+        while chunks < ends[:, ticks - 1].max():
+            chunks *= 2
+        count = int(np.searchsorted(tick, ticks))
+        shard, local, tick = shard[:count], local[:count], tick[:count]
+        offsets = np.zeros((shards, MOST_TICKS + 1), np.int32)
+        offsets[:, 1 : ticks + 1] = ends[:, :ticks]
+        # the rank of each row among those of its tick and shard
+        order = np.lexsort((np.arange(count), tick, shard))
+        group = shard[order] * total + tick[order]
+        first = np.concatenate([[True], group[1:] != group[:-1]])
+        starts = np.maximum.accumulate(np.where(first, np.arange(count), 0))
+        rank = np.empty(count, np.int64)
+        rank[order] = np.arange(count) - starts
+        place = shard, offsets[shard, tick] + rank // lanes, rank % lanes
+        index = np.full((shards, chunks, lanes), np.iinfo(np.int32).max, np.int32)
+        index[place] = local
+        return cls(count, index, offsets, ticks, place)
+
+    def lay(self, rows: np.ndarray) -> np.ndarray:
+        laid = np.zeros((*self.index.shape, *rows.shape[1:]), rows.dtype)
+        laid[self.place] = rows
+        return laid
+
+    def unlay(self, laid: np.ndarray) -> np.ndarray:
+        return laid[self.place]
+
+
+def fetch(tree: PyTree) -> PyTree:
+    """Arrays of all devices, as NumPy's: from other processes too."""
+    leaves = jax.tree.leaves(tree)
+    if all(leaf.is_fully_addressable for leaf in leaves):
+        return jax.tree.map(np.asarray, tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+def _build(panel: Panel, local: int) -> PanelState:
+    learner, q = panel.learner, panel.q
+    y = jnp.zeros(q.obs_dim, jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype)
+    shapes, _ = eqx.filter_eval_shape(_first.__wrapped__, learner, q, y, panel.u, panel.key)
+    arrays, static = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    blank = eqx.combine(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrays._replace(key=None)), static)
+    theta = None if learner.model_optimiser is None else learner._parameters().unconstrained()
+    started = blank._replace(
+        key=jax.random.key_data(panel.key),
+        q=q,
+        average=q,
+        theta=theta,
+        theta_average=theta,
+        optimiser=learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
+        model_optimiser=None if learner.model_optimiser is None else learner.model_optimiser.init(theta),
+    )
+    row, common = started, None
+    if panel.common:
+        row = started._replace(**dict.fromkeys(COMMON))
+        common = started._replace(key=None, carry=None, filtered=None)
+
+    def repeat(leaf):
+        if not eqx.is_array(leaf):
+            return leaf
+        return jnp.broadcast_to(leaf.astype(leaf.dtype), (panel.shards, local, *leaf.shape))
+
+    return PanelState(jax.tree.map(repeat, row), jax.tree.map(jnp.asarray, common))
+
+
+@eqx.filter_jit
+def _opened(panel: Panel, local: int) -> PanelState:
+    return panel._placed(_build(panel, local))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _begun(panel: Panel, state: PanelState, slots: Array, names: Array) -> PanelState:
+    """New streams; a slot at the capacity is none."""
+    keys = jax.vmap(lambda words: jax.random.fold_in(jax.random.fold_in(panel.key, words[0]), words[1]))(names)
+    fresh = jax.tree.map(lambda leaf: leaf[0, 0] if eqx.is_array(leaf) else leaf, _build(panel, 1).slots)
+    where = slots % panel.shards, slots // panel.shards
+
+    def put(leaf, value):
+        return leaf.at[where].set(value, mode="drop") if eqx.is_array(leaf) else leaf
+
+    begun = jax.tree.map(put, state.slots, fresh)._replace(key=put(state.slots.key, jax.random.key_data(keys)))
+    return panel._placed(state._replace(slots=begun))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _arranged(panel: Panel, state: PanelState, source: Array) -> PanelState:
+    shards = panel.shards
+    where = source.reshape(-1, shards).T
+    slots = jax.tree.map(
+        lambda leaf: leaf[where % shards, where // shards] if eqx.is_array(leaf) else leaf, state.slots
+    )
+    return panel._placed(state._replace(slots=slots))
+
+
+@eqx.filter_jit
+def _taken(panel: Panel, state: PanelState, slots: Array, what: Any) -> PyTree:
+    where = slots % panel.shards, slots // panel.shards
+    arrays, static = eqx.partition(state.slots, eqx.is_array)
+
+    def one(arrays):
+        slot = eqx.combine(arrays, static)
+        return eqx.filter(what(_whole(slot, state.common)), eqx.is_array)
+
+    taken = jax.vmap(one)(jax.tree.map(lambda leaf: leaf[where], arrays))
+    first = jax.tree.map(lambda leaf: leaf[0, 0] if eqx.is_array(leaf) else leaf, state.slots)
+    return eqx.combine(
+        jax.lax.with_sharding_constraint(taken, NamedSharding(panel.mesh, PartitionSpec())),
+        eqx.filter(what(_whole(first, state.common)), eqx.is_array, inverse=True),
+    )
+
+
+def _whole(slot: LearnerState, common: LearnerState | None) -> LearnerState:
+    """A slot with what it has in common with others, as the state of a learner."""
+    slot = slot._replace(key=jax.random.wrap_key_data(slot.key))
+    return slot if common is None else slot._replace(**{name: getattr(common, name) for name in COMMON})
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks) -> tuple[PanelState, Info]:
+    arrays, static = eqx.partition(state, eqx.is_array)
+    whole, by_stream = PartitionSpec(), PartitionSpec(STREAMS)
+    of_panel, static_panel = eqx.partition(panel, eqx.is_array)
+
+    def on_shard(of_panel, arrays, index, ys, inputs, offsets, ticks):
+        """One shard's part of the slots and rows; its leading axis, of length 1, is taken off and put on again."""
+        panel = eqx.combine(of_panel, static_panel)
+        slots, index, ys, inputs, offsets = jax.tree.map(
+            lambda leaf: leaf[0], (arrays.slots, index, ys, inputs, offsets)
+        )
+        state = eqx.combine(PanelState(slots, arrays.common), static)
+        state, infos = _Shard(panel, state.slots, index, ys, inputs, offsets).run(state, ticks)
+        slots, infos = jax.tree.map(lambda leaf: leaf[None], (eqx.filter(state.slots, eqx.is_array), infos))
+        return PanelState(slots, eqx.filter(state.common, eqx.is_array)), infos
+
+    placed = PanelState(by_stream, whole)
+    mapped = jax.shard_map(
+        on_shard,
+        mesh=panel.mesh,
+        in_specs=(whole, placed, by_stream, by_stream, by_stream, by_stream, whole),
+        out_specs=(placed, by_stream),
+        axis_names={STREAMS},
+        check_vma=False,
+    )
+    arrays, infos = mapped(of_panel, arrays, index, ys, inputs, offsets, ticks)
+    return panel._placed(eqx.combine(arrays, static)), infos
+
+
+class _Shard:
+    """What happens on one shard, in one call."""
+
+    def __init__(self, panel: Panel, slots: LearnerState, index, ys, inputs, offsets):
+        self.panel, self.learner = panel, panel.learner
+        self.index, self.ys, self.inputs, self.offsets = index, ys, inputs, offsets
+        self.static = eqx.filter(slots, eqx.is_array, inverse=True)
+
+    def run(self, state: PanelState, ticks: Array) -> tuple[PanelState, Info]:
+        blank = blank_infos(self.index.size, self.panel.q.state_dim, self.ys.dtype)
+        infos = jax.tree.map(lambda leaf: leaf.reshape(*self.index.shape, *leaf.shape[1:]), blank)
+        static = eqx.filter(state.common, eqx.is_array, inverse=True)
+
+        def tick(k, loop):
+            slots, common, infos = loop
+            common = eqx.combine(common, static)
+            between = self.offsets[k], self.offsets[k + 1]
+            none = None if common is None else (_nothing(self.learner, common), jnp.zeros((), jnp.int32))
+
+            def chunk(c, loop):
+                slots, total, infos = loop
+                slots, part, info = self._chunk(slots, common, c)
+                infos = jax.tree.map(lambda buffer, leaf: buffer.at[c].set(leaf), infos, info)
+                return slots, jax.tree.map(jnp.add, total, part), infos
+
+            slots, total, infos = jax.lax.fori_loop(*between, chunk, (slots, none, infos))
+            if common is not None:
+                common = self._move(common, *jax.lax.psum(total, STREAMS))
+            return slots, eqx.filter(common, eqx.is_array), infos
+
+        slots, common = eqx.filter(state.slots, eqx.is_array), eqx.filter(state.common, eqx.is_array)
+        slots, common, infos = jax.lax.fori_loop(0, ticks, tick, (slots, common, infos))
+        return PanelState(eqx.combine(slots, self.static), eqx.combine(common, static)), infos
+
+    def _chunk(self, slots, common, c):
+        """The slots after one chunk of rows, the sum of their gradients with their number, and what is told of them."""
+        index = self.index[c]
+        present = index < slots.t.shape[0]
+        # A lane without a row does what the first does, and its result is dropped.
+        own = jnp.where(present, index, index[0])
+        ys, inputs = jax.tree.map(
+            lambda leaf: jnp.where(_column(present, leaf[c]), leaf[c], leaf[c][0]), (self.ys, self.inputs)
+        )
+        rows = jax.tree.map(lambda leaf: leaf[own], slots)
+        rows, gradient, finite, info = jax.vmap(lambda row, y, u: self._one(row, common, y, u))(rows, ys, inputs)
+        slots = jax.tree.map(lambda leaf, row: leaf.at[index].set(row, mode="drop"), slots, rows)
+        if common is None:
+            return slots, None, info
+        used = present & finite
+        total = jax.tree.map(lambda leaf: jnp.where(_column(used, leaf), leaf, 0).sum(0), gradient)
+        return slots, (total, used.sum(dtype=jnp.int32)), info
+
+    def _one(self, row, common, y, u):
+        state = _whole(eqx.combine(row, self.static), common)
+        carry, estimate, filtered = self.learner._see(state, y, u)
+        if common is None:
+            state, info = self.learner._ascend(state, carry, estimate, filtered)
+            return eqx.filter(state._replace(key=row.key), eqx.is_array), None, ~info.refused, info
+        increment = estimate.increment
+        gradient = Estimate(increment.elbo, *eqx.filter(increment[1:], eqx.is_inexact_array))
+        finite = _all_finite(gradient)
+        state, info = self.learner._settle(state, carry, estimate, filtered, finite)
+        state = state._replace(key=row.key, **dict.fromkeys(COMMON))
+        return eqx.filter(state, eqx.is_array), gradient, finite, info
+
+    def _move(self, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
+        """λ and θ after a tick: along the mean gradient of those that had a row in it."""
+        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
+        moved, finite = self.learner._move(common, mean)
+        counted = count > 0
+        after = common._replace(
+            **self.learner._averaged(common, moved, finite),
+            t=common.t + 1,
+            refused=common.refused + ~finite,
+            refused_in_a_row=jnp.where(finite, 0, common.refused_in_a_row + 1),
+        )
+        return jax.tree.map(lambda a, b: jnp.where(counted, a, b) if eqx.is_array(a) else a, after, common)
+
+
+def _nothing(learner: OnlineLearner, common: LearnerState) -> Estimate:
+    """A gradient of zeros."""
+    zero = jax.tree.map(jnp.zeros_like, eqx.filter(common.q, eqx.is_inexact_array))
+    model = None
+    if learner.model_optimiser is not None:
+        model = jax.tree.map(jnp.zeros_like, eqx.filter(learner.model, eqx.is_inexact_array))
+    return Estimate(jnp.zeros((), jax.tree.leaves(zero)[0].dtype), zero, model)
+
+
+def _column(mask: Array, leaf: Array) -> Array:
+    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
+def _over_particles(path: Any) -> bool:
+    """Whether a leaf of a carry has one row for each sample."""
+    return getattr(path[-1], "name", None) in ("z", "at_samples")

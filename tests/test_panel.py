@@ -1,0 +1,131 @@
+"""A panel is its streams: each as it would be alone, or, where λ is common, as a plain loop over them would have it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from backstream.estimators import FixedLag, RecursiveScore, Renewal
+from backstream.learning import OnlineLearner, Panel
+from backstream.learning.averaging import Averaging
+from linear_gaussian import family, model
+
+KEY = jax.random.key(3)
+WINDOW, RECURSION = FixedLag(3, 2), RecursiveScore(4, objective=Renewal(0.8))
+NAMES = {0: (0, 11), 1: (7, 0), 2: (5, 5), 3: (9, 1)}
+
+
+def learner(estimator):
+    return OnlineLearner(model(), estimator, optax.adam(1e-2), block=8)
+
+
+def key_of(name):
+    return jax.random.fold_in(jax.random.fold_in(KEY, name[0]), name[1])
+
+
+def rows_of(stream, count):
+    ys = np.array(model().simulate(count, key=jax.random.key(100 + stream))[1])
+    ys[3], ys[5, 0] = np.nan, np.nan
+    return ys
+
+
+def alone(made, name, ys):
+    state, first = made.init(family(), ys[0], key=key_of(name))
+    state, infos = made.scan(state, ys[1:])
+    return state, jax.tree.map(lambda a, b: np.concatenate([np.asarray(a)[None], b]), first, infos)
+
+
+def assert_close(one, other):
+    """To rounding, in float64: 1e-9 relative, where different streams differ by more than 0.01."""
+    leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
+    for a, b in zip(leaves, others, strict=True):
+        if eqx.is_array(a) or isinstance(a, np.ndarray):
+            if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+                a, b = jax.random.key_data(a), jax.random.key_data(b)
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_a_stream_in_a_panel_is_as_it_would_be_alone():
+    """Own λ, ragged ticks, missing values; a slot is emptied and used again, the panel grows and shrinks meanwhile, and a
+    slot without a row keeps its bits."""
+    made = learner(WINDOW)
+    panel = Panel(made, family(), key=KEY, common=False, lanes=2)
+    state = panel.begin(panel.open(2), [0, 1], [NAMES[0], NAMES[1]])
+    data = {stream: rows_of(stream, 12) for stream in NAMES}
+    infos = {stream: [] for stream in NAMES}
+
+    def read(state, slots, streams, ticks, at):
+        ys = np.stack([data[stream][t] for stream, t in zip(streams, at, strict=True)])
+        state, told = panel.read(state, slots, ticks, ys)
+        for i, stream in enumerate(streams):
+            infos[stream].append(jax.tree.map(lambda leaf, i=i: leaf[i], told))
+        return state
+
+    state = read(state, [0, 1, 0, 0, 1], [0, 1, 0, 0, 1], [0, 0, 1, 2, 2], [0, 0, 1, 2, 1])
+    before = jax.tree.map(np.array, eqx.filter(panel.stream(state, 0)._replace(key=None), eqx.is_array))
+    state = read(state, [1, 1], [1, 1], [0, 1], [2, 3])
+    after = jax.tree.map(np.array, eqx.filter(panel.stream(state, 0)._replace(key=None), eqx.is_array))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    state = panel.begin(state, [1], [NAMES[2]])  # stream 1 has ended; 2 takes its slot
+    state = panel.begin(panel.arrange(state, 4, {}), [2], [NAMES[3]])
+    for t in range(9):
+        state = read(state, [0, 1, 2], [0, 2, 3], [0, 0, 0], [3 + t, t, t])
+    state = panel.arrange(state, 2, {2: 0})  # stream 0 has ended; 3 moves to its slot
+    state = read(state, [1, 0], [2, 3], [0, 0], [9, 9])
+    for stream, slot, count in ((2, 1, 10), (3, 0, 10)):
+        expected, told = alone(made, NAMES[stream], data[stream][:count])
+        assert_close(expected, panel.stream(state, slot))
+        assert_close(told, jax.tree.map(lambda *parts: np.stack(parts), *infos[stream]))
+    _, told = alone(made, NAMES[0], data[0])
+    assert_close(told, jax.tree.map(lambda *parts: np.stack(parts), *infos[0]))
+    assert np.abs(infos[2][5].mean - infos[3][5].mean).max() > 0.01
+
+
+@pytest.mark.parametrize("estimator", [WINDOW, RECURSION], ids=["window", "recursion"])
+def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
+    """Against a loop in Python: each stream's own carry under the common λ, the mean of the gradients of those that
+    have a row, one step of the optimiser, one of the average. A row of 1e300 makes its gradient infinite: its stream is
+    left out of the mean, and keeps its carry."""
+    data = {stream: rows_of(stream, 10) for stream in (0, 1, 2)}
+    data[1][4] = 1e300
+    ticks = [[0, 1, 2], [1], [1, 2], [0, 1], [2], [1, 0, 2], [0, 1, 2], [1]]
+    panel = Panel(learner(estimator), family(), key=KEY, common=True, lanes=2)
+    state = panel.begin(panel.open(3), [0, 1, 2], [NAMES[s] for s in (0, 1, 2)])
+
+    init = eqx.filter_jit(lambda q, y, key: estimator.init(model(), q, y, key=key))
+    step = eqx.filter_jit(lambda q, carry, y, key: estimator.step(model(), q, carry, y, key=key))
+    optimiser, q = optax.adam(1e-2), family()
+    lam, static = eqx.partition(q, eqx.is_inexact_array)
+    average, memory = lam, optimiser.init(lam)
+    carries, seen, slots, at, ys, refused = {}, dict.fromkeys(data, 0), [], [], [], 0
+    for number, tick in enumerate(ticks):
+        gradients = []
+        for stream in tick:
+            y, key = data[stream][seen[stream]], jax.random.fold_in(key_of(NAMES[stream]), seen[stream])
+            slots.append(stream), at.append(number), ys.append(y)
+            found, estimate = (
+                step(eqx.combine(lam, static), carries[stream], y, key)
+                if stream in carries
+                else init(eqx.combine(lam, static), y, key)
+            )
+            seen[stream] += 1
+            gradient = eqx.filter(estimate.increment.gradient, eqx.is_inexact_array)
+            if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((estimate.increment.elbo, gradient))):
+                gradients.append(gradient)
+                carries[stream] = found
+            else:
+                refused += 1
+        if gradients:
+            mean = jax.tree.map(lambda *parts: -sum(parts) / len(parts), *gradients)
+            updates, memory = optimiser.update(mean, memory, lam)
+            lam = optax.apply_updates(lam, updates)
+            average = Averaging().update(average, lam, jnp.asarray(number))
+    state, infos = panel.read(state, slots, at, np.stack(ys))
+    assert refused == int(infos.refused.sum()) == 1
+    assert_close(eqx.filter(state.common.q, eqx.is_inexact_array), lam)
+    assert_close(eqx.filter(state.common.average, eqx.is_inexact_array), average)
+    for stream in data:
+        assert int(panel.stream(state, stream).t) == seen[stream]
+        assert_close(panel.stream(state, stream).carry, carries[stream])
