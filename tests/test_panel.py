@@ -48,8 +48,8 @@ def assert_close(one, other):
 
 
 def test_a_stream_in_a_panel_is_as_it_would_be_alone():
-    """Own λ, ragged ticks, missing values; a slot is emptied and used again, the panel grows and shrinks meanwhile, and a
-    slot without a row keeps its bits."""
+    """Own λ, ragged ticks, missing values; a slot is emptied and used again, the panel grows and shrinks meanwhile, and
+    a slot without a row keeps its bits."""
     made = learner(WINDOW)
     panel = Panel(made, family(), key=KEY, common=False, lanes=2)
     state = panel.begin(panel.open(2), [0, 1], [NAMES[0], NAMES[1]])

@@ -51,6 +51,8 @@ def evaluate(
     if rows[-1] >= len(truth):
         raise InputError(f"{states} has {len(truth)} rows, but the run has read {rows[-1] + 1}.")
     mean, std = (np.column_stack([filtered[f"{name}_{i}"] for i in range(d)]) for name in ("mean", "std"))
+    used = ~np.isnan(mean).any(1)  # not so for rows of a stream that was set aside
+    rows, mean, std = rows[used], mean[used], std[used]
     known, half = truth[rows], NormalDist().inv_cdf(0.95)
     lines: list[tuple[str, float, float | None]] = [
         (
@@ -73,6 +75,8 @@ def evaluate(
         if limit:
             import jax
 
+            if batch.keys is not None:
+                raise InputError("--limit is for a run of one stream: leave it out.")
             best = metrics.particle_limit(opened.learned.model, batch.ys, batch.inputs, limit, key=jax.random.key(0))
             lines += [
                 ("particle filter (limit)", metrics.rmse(best.filtered, truth), None),

@@ -31,7 +31,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if os.environ.get(DEBUG):
                 raise
-            sentence, code = _told(error)
+            sentence, code = told(error)
             end(sentence, code)
 
     return wrapped
@@ -47,7 +47,8 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _told(error: Exception) -> tuple[str, int]:
+def told(error: Exception) -> tuple[str, int]:
+    """An error as a sentence, and its exit code."""
     from backstream.io.errors import InputError, RunError
 
     text = " ".join(str(error).split())

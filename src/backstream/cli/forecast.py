@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ def forecast(
     inputs: Annotated[
         Path | None,
         typer.Option(help="A file with the model's inputs in the rows to come; elapsed time in a column elapsed."),
+    ] = None,
+    stream: Annotated[
+        list[str] | None, typer.Option(help="With many streams: one of them. May be repeated. [default: all]")
     ] = None,
     model: ModelOption = None,
 ) -> None:
@@ -58,17 +61,24 @@ def forecast(
         if len(known) < horizon or not np.isfinite(known[:horizon]).all():
             raise InputError(f"{inputs} must hold {horizon} rows without empty cells; it holds {len(known)}.")
         known = known[:horizon].astype(opened.config.precision)
-    ahead = opened.forecast(horizon, known, samples)
-    parts = {"step": np.arange(1, horizon + 1)}
-    for prefix, draws, labels in (
-        ("state_", ahead.states, None),
-        ("", ahead.observations, columns.observed),
-    ):
-        table = draws.to_arrow(level).drop_columns("row")
-        for name in table.column_names:
-            what, _, index = name.rpartition("_")
-            label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
-            parts[label] = table[name]
-    write_result(pa.table(parts), target, opened.config.text())
+    streams = [None] if opened.learned.fleet is None else stream or opened.streams()
+    if not streams:
+        raise InputError(f"{run} has no live stream: nothing is known of what comes next.")
+    tables = []
+    for one in streams:
+        ahead = opened.forecast(horizon, known, samples, one)
+        parts: dict[str, Any] = {} if one is None else {"key": [one] * horizon}
+        parts |= {"step": np.arange(1, horizon + 1)}
+        for prefix, draws, labels in (
+            ("state_", ahead.states, None),
+            ("", ahead.observations, columns.observed),
+        ):
+            table = draws.to_arrow(level).drop_columns("row")
+            for name in table.column_names:
+                what, _, index = name.rpartition("_")
+                label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
+                parts[label] = table[name]
+        tables.append(pa.table(parts))
+    write_result(pa.concat_tables(tables), target, opened.config.text())
     if target != "-":
         print(f"{horizon} rows after row {opened.learned.position:,} in {target}.", file=sys.stderr)

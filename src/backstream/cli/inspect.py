@@ -38,6 +38,10 @@ def inspect(
         "last_time": None if newest is None else newest.record.get("time"),
         "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
+        "streams": None
+        if newest is None or "fleet" not in newest["record"]
+        else len(newest["record"]["fleet"]["streams"]),
+        "set_aside": {} if newest is None else newest["record"].get("aside", {}),
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
         "latest": {name: None if value != value else value for name, value in reports[-1]._asdict().items()}
@@ -70,6 +74,10 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
         + (f", the last of {found['last_time']}" if found["last_time"] else "")
         + ("" if found["state_digest"] is None else f"; state {found['state_digest'][:12]}"),
     ]
+    if found["streams"] is not None:
+        how = "one posterior learned from all" if config["fleet"]["common"] else "each with its own posterior"
+        lines.insert(1, f"Streams    {found['streams']:,} by {columns['key']}, {how}")
+    lines += [f"Set aside  {name}: {sentence}" for name, sentence in found["set_aside"].items()]
     lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
     if not reports:
         return [*lines, f"Health     not known yet: the monitor looks after {learning['monitor_every']} rows"]

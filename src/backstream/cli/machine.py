@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 
-def start(precision: str) -> None:
-    """Sets the precision, and a folder for compiled programs, so that the second start of a command is quick.
+def start(precision: str, hosts: bool = False) -> None:
+    """Sets the precision, how hosts talk to each other, if there are several, and a folder for compiled programs, so
+    that the second start of a command is quick.
 
     The folder is BACKSTREAM_CACHE, or JAX's own variable where that is set, or the user's cache; one that cannot be
     written is done without.
@@ -13,6 +14,9 @@ def start(precision: str) -> None:
     import jax
 
     jax.config.update("jax_enable_x64", precision == "float64")
+    if hosts:  # what processes on processors talk through, and that they outlive each other to say so
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.config.update("jax_enable_recoverability", True)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -37,8 +37,9 @@ def smooth(
     opened = open_run(run, model)
     batch = opened.data(source, format=format)
     table = opened.smooth(batch).to_arrow()
-    if batch.times is not None:
-        table = table.add_column(1, "time", [batch.times])
+    for name, values in (("time", batch.times), ("key", batch.keys)):
+        if values is not None:
+            table = table.add_column(1, name, [values])
     write_result(table, target, opened.config.text())
     if target != "-":
         print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)

@@ -5,6 +5,7 @@ import stat
 import sys
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 
 from .failures import Stop, plainly, silence_stdout
 from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
+from .others import Others
 
 
 @plainly
@@ -38,6 +40,23 @@ def stream(
         str | None, typer.Option(help="What is observed, as y1,y2. Default: every numeric column that is not named.")
     ] = None,
     time: Annotated[str | None, typer.Option(help="A column of times, kept beside the results.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="A column that names the stream of each row: many are learned from together.")
+    ] = None,
+    own: Annotated[
+        bool | None,
+        typer.Option("--own", help="With --key: each stream has its own posterior. Default: one, learned from all."),
+    ] = None,
+    tick_rows: Annotated[
+        int | None, typer.Option(help="With --key: rows that are averaged for one step, at most. Default: 64.")
+    ] = None,
+    forget_after: Annotated[
+        int | None,
+        typer.Option(help="With --key: end a stream when so many rows came since its last. Default: 0, never."),
+    ] = None,
+    watched: Annotated[
+        int | None, typer.Option(help="With --key: streams that the monitor looks at. Default: 4.")
+    ] = None,
     input_columns: Annotated[str | None, typer.Option(help="Known inputs of the model, as u1,u2.")] = None,
     elapsed: Annotated[
         bool | None,
@@ -67,6 +86,25 @@ def stream(
         int | None, typer.Option(help="Observations between two checkpoints. Default: 1000.")
     ] = None,
     keep: Annotated[int | None, typer.Option(help="How many checkpoints stay. Default: 3.")] = None,
+    hosts: Annotated[
+        bool,
+        typer.Option("--hosts", help="With --key: be one of several processes, all started with the same command."),
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(envvar="JAX_COORDINATOR_ADDRESS", help="With --hosts: HOST:PORT of the first process.")
+    ] = None,
+    process_count: Annotated[
+        int | None, typer.Option(envvar="JAX_NUM_PROCESSES", min=1, help="With --hosts: how many there are.")
+    ] = None,
+    process_index: Annotated[
+        int | None, typer.Option(envvar="JAX_PROCESS_ID", min=0, help="With --hosts: which one this is, from 0.")
+    ] = None,
+    host_timeout: Annotated[
+        int, typer.Option(min=1, help="With --hosts: seconds to wait for the others, before giving up.")
+    ] = 600,
+    particle_devices: Annotated[
+        int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")
+    ] = 1,
     print_rows: Annotated[
         bool | None,
         typer.Option("--print/--no-print", help="JSON Lines on stdout. Default: into a pipe, or without --out."),
@@ -82,6 +120,8 @@ def stream(
     Example: sensor | backstream stream my_model.py:Drift - --columns x,y --time at | consumer
 
     Example: backstream stream stochastic-volatility returns.csv --follow --learn-model --out run/ --resume
+
+    Example: backstream stream chaotic-rnn plant.csv --set dim=2 --key sensor_id --time at --out run/
     """
     flags = {
         "precision": precision,
@@ -97,12 +137,20 @@ def stream(
             "learn_model": learn_model,
             "monitor_every": monitor_every,
         },
-        "columns": {"observed": names(columns), "time": time, "inputs": names(input_columns), "elapsed": elapsed},
+        "columns": {"observed": names(columns), "time": time, "inputs": names(input_columns), "elapsed": elapsed}
+        | {"key": key},
         "saving": {"checkpoint_every": checkpoint_every, "keep": keep},
+        "fleet": {
+            "common": None if own is None else not own,
+            "tick_rows": tick_rows,
+            "forget_after": forget_after,
+            "watched": watched,
+        },
     }
     path = None if out is None or out == "-" else Path(out)
     shown = print_rows if print_rows is not None else path is None or stat.S_ISFIFO(os.fstat(1).st_mode)
-    _run(source, path, flags, config, resume, replay or source != "-", follow, format, shown)
+    others = Others(hosts, coordinator, process_count, process_index, host_timeout, particle_devices)
+    _run(source, path, flags, config, resume, replay or source != "-", follow, format, shown, others)
 
 
 def _run(
@@ -115,8 +163,9 @@ def _run(
     follow: bool,
     format: Any,
     shown: bool,
+    others: Others,
 ) -> None:
-    from backstream.io.errors import InputError, RunError
+    from backstream.io.errors import InputError
 
     if source_name != "-" and not Path(source_name).exists():  # said before seconds are spent on imports
         raise InputError(f"There is no file {source_name}.")
@@ -124,11 +173,6 @@ def _run(
         raise InputError("--resume needs the run directory that it continues: --out run/.")
     stop = Stop()
     from backstream.io.api import check_directory
-    from backstream.io.catalogue import find
-    from backstream.io.progress import ProgressLine
-    from backstream.io.runs import RunWriter
-    from backstream.io.sources import open_source
-    from backstream.io.streaming import learn, prepare
 
     from . import machine
     from .settings import effective
@@ -136,32 +180,69 @@ def _run(
     if path is not None:
         check_directory(path, resume)
     config, expected = effective(flags, config_file, path)
-    machine.start(config.precision)
+    others.check(source_name, config.columns.key, follow)
+    machine.start(config.precision, others.wanted)
+    with others.together():
+        _learn(source_name, path, config, expected, skip, follow, format, shown, others, stop)
+    if stop.requested():
+        raise typer.Exit(stop.exit_code())
+
+
+def _learn(
+    source_name: str,
+    path: Path | None,
+    config: Any,
+    expected: Any,
+    skip: bool,
+    follow: bool,
+    format: Any,
+    shown: bool,
+    others: Others,
+    stop: Stop,
+) -> None:
+    from backstream.io import keyed, streaming
+    from backstream.io.catalogue import find
+    from backstream.io.errors import InputError, RunError
+    from backstream.io.progress import ProgressLine
+    from backstream.io.sources import open_source
+
     model, choice = find(config.model.name, config.model.parameters, expected)
     try:
         source = open_source(
-            source_name, config.columns, format=format, follow=follow, dtype=config.precision, stopped=stop.requested
+            source_name,
+            config.columns,
+            format=format,
+            follow=follow,
+            dtype=config.precision,
+            stopped=others.never if others.wanted else stop.requested,
         )
     except InputError:
         if stop.requested():  # while it waited for the first row
             raise typer.Exit(stop.exit_code()) from None
         raise
     config = replace(config, model=choice, columns=source.columns)
-    prepared = prepare(model, config)
-    last, warnings, refused = 0, 0, 0
+    prepared = streaming.prepare(model, config)
+    last, warnings, refused, learn = 0, 0, 0, streaming.learn
+    if config.columns.key is not None:
+        learn = partial(keyed.learn, mesh=others.mesh())
+    stopped = others.agree(config, stop.requested)
     with (
-        nullcontext() if path is None else closing(RunWriter(path, config)) as writer,
-        ProgressLine() as line,
-        closing(learn(prepared, source, config, writer, skip=skip, stopped=stop.requested, warn=line.say)) as pieces,
+        nullcontext() if path is None else closing(others.writer(path, config)) as writer,
+        ProgressLine(others.is_first()) as line,
+        closing(
+            learn(prepared, source, config, writer, skip=skip, stopped=stopped, warn=others.first(line.say))
+        ) as pieces,
     ):
         for piece in pieces:
+            others.progress()
             line.update(piece)
             last, refused = piece.position, refused + int(piece.rows.refused.sum())
             for report in piece.reports:
                 for warning in report.warnings:
                     warnings += 1
-                    line.say(f"After {report.t:,} rows: {warning}")
-            if shown:
+                    whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
+                    line.say(f"{whose} {report.t:,} rows: {warning}")
+            if shown and others.is_first():
                 try:
                     _print(piece.rows)
                 except BrokenPipeError:
@@ -171,21 +252,23 @@ def _run(
                 except OSError as error:
                     silence_stdout()
                     raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
-    if path is not None:
+    if path is not None and others.is_first():
         health = "the monitor had nothing to say" if not warnings else f"the monitor warned {warnings} times"
         counted = "" if not refused else f", {refused:,} updates were not finite and were refused"
         print(f"{last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
-    if stop.requested():
-        raise typer.Exit(stop.exit_code())
 
 
 def _print(rows: Any) -> None:
     import json
 
+    import numpy as np
+
     lines = []
     for i in range(len(rows.mean)):
-        row = {"row": rows.first + i} | ({} if rows.times is None else {"time": rows.times[i]})
-        row |= {"mean": rows.mean[i].tolist(), "std": rows.std[i].tolist()}
+        row = {"row": rows.first + i} | ({} if rows.keys is None else {"key": rows.keys[i]})
+        row |= {} if rows.times is None else {"time": rows.times[i]}
+        known = not np.isnan(rows.mean[i]).any()  # not so where the row could not be used
+        row |= {"mean": rows.mean[i].tolist(), "std": rows.std[i].tolist()} if known else {"mean": None, "std": None}
         lines.append(json.dumps(row) + "\n")
     sys.stdout.write("".join(lines))
     sys.stdout.flush()

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, PyTree
 def branch(predicate: Bool[Array, ""], yes: Callable, no: Callable, *operands: PyTree) -> Any:
     """yes(*operands) if the predicate holds, no(*operands) otherwise.
 
-    `jax.lax.cond` under `jax.vmap` computes both for everyone. This computes each of them only if somebody takes it: in a
-    panel whose streams have all filled their windows, nothing is spent on how a window starts. The functions use
+    `jax.lax.cond` under `jax.vmap` computes both for everyone. This computes each of them only if somebody takes it: in
+    a panel whose streams have all filled their windows, nothing is spent on how a window starts. The functions use
     nothing but their operands, and nothing is differentiated through the choice.
     """
     arrays, static = eqx.partition(operands, eqx.is_array)

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 
-from backstream.learning import Settings
+from backstream.learning import FleetSettings, Settings
 from backstream.models import StateSpaceModel
 
+from . import keyed, streaming
 from .catalogue import describe
 from .config import Columns, Config, Precision, Saving, check_same
 from .errors import InputError
@@ -17,7 +18,7 @@ from .progress import ProgressLine
 from .results import Run
 from .runs import RunWriter, is_run, open_config
 from .sources import ALL, open_source
-from .streaming import learn, prepare
+from .streaming import prepare
 
 
 def stream(
@@ -28,6 +29,7 @@ def stream(
     settings: Settings | None = None,
     columns: Columns = ALL,
     saving: Saving | None = None,
+    fleet: FleetSettings | None = None,
     resume: bool = False,
     progress: bool = True,
     warn: Callable[[str], None] = print,
@@ -35,9 +37,11 @@ def stream(
     """Learns from a source, writing a run directory as `backstream stream` does, and returns it opened.
 
     `source` is the path of a CSV, JSON Lines or Parquet file, an array [T, dy], or a pandas or Arrow table. With
-    `resume`, a run that was stopped goes on after the last row that it saved.
+    `resume`, a run that was stopped goes on after the last row that it saved. `columns` with a `key` make it a run of
+    many streams, learned together as `fleet` says.
 
         run = bs.stream(model, "obs.csv", "run/", settings=bs.Settings(rate=1e-3))
+        run = bs.stream(model, "plant.csv", "plant/", columns=bs.Columns(key="sensor_id"))
     """
     path = Path(out)
     precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
@@ -48,11 +52,13 @@ def stream(
         learning=(settings or Settings()).settled(),
         columns=opened.columns,
         saving=saving or Saving(),
+        fleet=fleet or FleetSettings(),
     )
     check_directory(path, resume)
     if is_run(path):
         check_same(open_config(path), config, path)
     prepared = prepare(model, config)
+    learn = streaming.learn if config.columns.key is None else keyed.learn
     with (
         closing(RunWriter(path, config)) as writer,
         ProgressLine(progress) as line,

@@ -12,6 +12,7 @@ that the caller builds, and only its numbers come from the disk.
 """
 
 import hashlib
+import inspect
 import json
 import logging
 import shutil
@@ -51,8 +52,8 @@ class About(NamedTuple):
 
     version: str
     position: int
-    digest: str
-    """Of the arrays."""
+    digest: str | None
+    """Of the arrays; None where several processes wrote them."""
     leaves: list[dict[str, Any]]
     """Their names, shapes and types."""
     record: dict[str, Any]
@@ -78,7 +79,8 @@ class Checkpoints:
         position, state, record = checkpoints.newest(like)
 
     `like` is a pytree of the same structure, of arrays or of `jax.ShapeDtypeStruct`s: what `eqx.filter_eval_shape`
-    makes of the function that made the first state.
+    makes of the function that made the first state. Where its shapes depend on what was saved, it is a function of the
+    record.
     """
 
     def __init__(self, directory: Path, keep: int = 3):
@@ -94,32 +96,40 @@ class Checkpoints:
         return self.directory / f"{position:012d}"
 
     def save(self, position: int, tree: Any, record: dict[str, Any]) -> Path:
-        """Writes a checkpoint, then removes the oldest beyond `keep`."""
+        """Writes a checkpoint, then removes the oldest beyond `keep`. Where several processes hold the arrays, all of
+        them call it, each writes its own, and the first does the rest."""
         leaves = _leaves(tree)
         table = [leaf.description() for leaf in leaves]
-        arrays = {f"{i:05d}": leaf.array() for i, leaf in enumerate(leaves)}
+        together, first = jax.process_count() > 1, jax.process_index() == 0
+        arrays = {f"{i:05d}": leaf.value if leaf.is_divided() else leaf.array() for i, leaf in enumerate(leaves)}
         about = {
             "version": __version__,
             "position": position,
-            "digest": digest(tree),
+            "digest": None if together else digest(tree),
             "leaves": table,
             "record": record,
         }
         incoming, final = self.directory / f"{atomic.INCOMING}{position:012d}", self.path(position)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(incoming, ignore_errors=True)
-            incoming.mkdir()
-            _require_room(incoming, sum(array.nbytes for array in arrays.values()))
+            if first:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(incoming, ignore_errors=True)
+                incoming.mkdir()
+                _require_room(incoming, sum(array.nbytes for array in arrays.values()))
+            _wait_for_all(f"{incoming} is there")
             _save_arrays(incoming / STATE, {name: array for name, array in arrays.items() if array.size})
-            (incoming / ABOUT).write_text(json.dumps(about, indent=1))
-            (incoming / SUMS).write_text("".join(f"{value}  {name}\n" for name, value in _sums(incoming).items()))
-            atomic.publish(incoming, final)
+            if first:
+                (incoming / ABOUT).write_text(json.dumps(about, indent=1))
+                (incoming / SUMS).write_text("".join(f"{value}  {name}\n" for name, value in _sums(incoming).items()))
+                atomic.publish(incoming, final)
         except Exception as error:  # orbax raises errors of many types
-            shutil.rmtree(incoming, ignore_errors=True)
+            if first:
+                shutil.rmtree(incoming, ignore_errors=True)
             raise RunError(f"The checkpoint {final} could not be written: {_reason(error)}") from error
-        for old in self.positions()[: -self.keep]:
-            shutil.rmtree(self.path(old))
+        if first:
+            for old in self.positions()[: -self.keep]:
+                shutil.rmtree(self.path(old))
+        _wait_for_all(f"{final} is there")
         return final
 
     def about(self, position: int) -> "About":
@@ -150,6 +160,7 @@ class Checkpoints:
         another version, model, family or setting.
         """
         path, about = self.path(position), self.about(position)
+        like = like(about.record) if inspect.isroutine(like) else like
         if about.version != __version__:
             raise InputError(
                 f"The checkpoint {path} was written by backstream {about.version}, and this is {__version__}: "
@@ -158,8 +169,9 @@ class Checkpoints:
         wanted = _leaves(like)
         _compare(path, about.leaves, [leaf.description() for leaf in wanted])
         stored = [f"{i:05d}" for i, entry in enumerate(about.leaves) if 0 not in entry["shape"]]
+        homes = {f"{i:05d}": leaf.home() for i, leaf in enumerate(wanted)}
         try:
-            arrays = _load_arrays(path / STATE, stored)
+            arrays = _load_arrays(path / STATE, {name: homes[name] for name in stored})
         except Exception as error:  # orbax raises errors of many types
             raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {STATE} cannot be read.") from error
         restored = {
@@ -169,7 +181,7 @@ class Checkpoints:
         tree = jax.tree_util.tree_map_with_path(
             lambda names, leaf: restored.get(jax.tree_util.keystr(names), leaf), like
         )
-        if digest(tree) != about.digest:
+        if about.digest is not None and jax.process_count() == 1 and digest(tree) != about.digest:
             raise DamagedCheckpointError(f"The checkpoint {path} is damaged: its arrays are not those that were saved.")
         return Checkpoint(about.position, tree, about.record)
 
@@ -216,8 +228,18 @@ class _Leaf(NamedTuple):
     def array(self) -> np.ndarray:
         return np.asarray(jax.random.key_data(self.value) if _is_key(self.value) else self.value)
 
-    def restored(self, array: np.ndarray) -> Any:
+    def is_divided(self) -> bool:
+        """Whether other processes hold a part of it."""
+        return isinstance(self.value, jax.Array) and not self.value.is_fully_addressable
+
+    def home(self) -> Any:
+        """Where it is to be read to, if that is said: on which devices, of which processes."""
+        return getattr(self.value, "sharding", None) if isinstance(self.value, jax.ShapeDtypeStruct) else None
+
+    def restored(self, array: Any) -> Any:
         """What was saved, as the kind of thing that `value` is."""
+        if self.home() is not None:
+            return array
         if isinstance(self.value, bool | int | float):
             return type(self.value)(array.item())
         if _is_key(self.value):
@@ -280,12 +302,23 @@ def _save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
         checkpointer.save(path.absolute(), args=ocp.args.PyTreeSave(arrays))
 
 
-def _load_arrays(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+def _load_arrays(path: Path, homes: dict[str, Any]) -> dict[str, Any]:
+    """Arrays by their names: of NumPy, or spread over devices where a home is given."""
     import orbax.checkpoint as ocp
 
+    def argument(home):
+        return ocp.RestoreArgs(restore_type=np.ndarray) if home is None else ocp.ArrayRestoreArgs(sharding=home)
+
     with _checkpointer() as checkpointer:
-        as_numpy = dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray))
-        return checkpointer.restore(path.absolute(), args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+        arguments = {name: argument(home) for name, home in homes.items()}
+        return checkpointer.restore(path.absolute(), args=ocp.args.PyTreeRestore(restore_args=arguments))
+
+
+def _wait_for_all(what: str) -> None:
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(what)
 
 
 def _reason(error: Exception) -> str:

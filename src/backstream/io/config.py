@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstream import __version__
-from backstream.learning import Settings
+from backstream.learning import FleetSettings, Settings
 
 from . import toml
 from .catalogue import ModelChoice
@@ -23,13 +23,15 @@ class Columns:
     """Kept beside the results."""
     inputs: tuple[str, ...] = ()
     """Known inputs u of the model."""
+    key: str | None = None
+    """Names the stream of each row, where there are many."""
     elapsed: bool = False
     """Whether the time since the last observation is a further input, the last one."""
 
     def __post_init__(self):
         if self.elapsed and self.time is None:
             raise ValueError("elapsed needs the name of the time column: set time too.")
-        named = [*self.observed, *self.inputs, *([self.time] if self.time is not None else [])]
+        named = [*self.observed, *self.inputs, *(name for name in (self.time, self.key) if name is not None)]
         twice = sorted({name for name in named if named.count(name) > 1})
         if twice:
             raise ValueError(f"The column {twice[0]!r} is named twice.")
@@ -63,6 +65,8 @@ class Config:
     learning: Settings = field(default_factory=Settings)
     columns: Columns = field(default_factory=Columns)
     saving: Saving = field(default_factory=Saving)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+    """What counts where `columns.key` is set."""
 
     def text(self) -> str:
         return toml.dump(asdict(self))

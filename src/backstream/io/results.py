@@ -1,20 +1,24 @@
 """An open run: what it wrote, and what it learned, ready to be used."""
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pyarrow as pa
 
 from backstream import posterior
 from backstream.families import BackwardFamily
-from backstream.learning import LearnerState, Report
+from backstream.learning import Fleet, LearnerState, Report
 from backstream.models import StateSpaceModel
 
 from .catalogue import describe, find
 from .checkpoints import Checkpoints
 from .errors import InputError
+from .keyed import assemble, rows_of_streams, with_elapsed
 from .runs import CHECKPOINTS, open_config, read_filtered, read_reports
 from .sources import Batch, Format, open_source, read_all
 from .streaming import prepare
@@ -28,8 +32,11 @@ class Learned(NamedTuple):
     model: StateSpaceModel
     """With the averaged θ, where that is learned."""
     q: BackwardFamily
-    """With the averaged λ: the result."""
-    state: LearnerState
+    """With the averaged λ: the result. Where each of many streams has its own, what they started from."""
+    state: LearnerState | None
+    """None where each of many streams has its own: see `fleet`."""
+    fleet: Fleet | None = None
+    """The streams, where there are many."""
 
 
 class Run:
@@ -63,16 +70,41 @@ class Run:
         model = self._found() if self._model is None else self._checked(self._model)
         prepared = prepare(model, self.config)
         checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
-        checkpoint = checkpoints.newest(prepared.blank(), self.warnings.append)
+        fleet = None if self.config.columns.key is None else assemble(prepared, self.config)
+        like = prepared.blank() if fleet is None else lambda record: fleet.blank(record["fleet"])
+        checkpoint = checkpoints.newest(like, self.warnings.append)
         if checkpoint is None:
             raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
-        state = checkpoint.tree.learner
-        return Learned(checkpoint.position, prepared.watched.learner.current_model(state), state.average, state)
+        learner = prepared.watched.learner
+        if fleet is None:
+            state = checkpoint.tree.learner
+            return Learned(checkpoint.position, learner.current_model(state), state.average, state)
+        fleet.restore(checkpoint.tree, checkpoint.record["fleet"])
+        state = fleet.state.common
+        if state is None:
+            return Learned(checkpoint.position, model, prepared.q, None, fleet)
+        return Learned(checkpoint.position, learner.current_model(state), state.average, state, fleet)
+
+    def stream(self, name: str) -> LearnerState:
+        """One of many streams, as its learner alone would have it: its `average`, its `filtered` state."""
+        fleet = self.learned.fleet
+        if fleet is None:
+            raise InputError(f"{self.path} is a run of one stream.")
+        if name not in fleet.members:
+            raise InputError(f"{self.path} has no stream {name!r}: it has ended, or was never there.")
+        return fleet.panel.stream(fleet.state, fleet.members[name].slot)
+
+    def streams(self) -> list[str]:
+        """The names of the live streams, where there are many."""
+        fleet = self.learned.fleet
+        return [] if fleet is None else sorted(fleet.members)
 
     def data(self, source: Any, *, format: Format | None = None) -> Batch:
         """All of a source, by the columns of the run and in its precision."""
         dtype = self.config.precision
         batch = read_all(open_source(source, self.config.columns, format=format, dtype=dtype))
+        if batch.keys is not None and self.config.columns.elapsed:
+            batch = with_elapsed(batch)
         inputs = None if batch.inputs is None else batch.inputs.astype(dtype)
         return batch._replace(ys=batch.ys.astype(dtype), inputs=inputs)
 
@@ -80,20 +112,44 @@ class Run:
         """The states behind each row of a source given the rows up to it, under what was learned in the end. A
         source is a file, an array, a table, or what `data` returned."""
         batch = source if isinstance(source, Batch) else self.data(source)
-        return posterior.filter(self.learned.q, batch.ys, batch.inputs)
+        return self._by_stream(batch, lambda q, ys, inputs: posterior.filter(q, ys, inputs))
 
     def smooth(self, source: Any) -> posterior.Marginals:
         """The states behind all of a source given all of it, under what was learned."""
         batch = source if isinstance(source, Batch) else self.data(source)
-        return posterior.smooth(self.learned.q, batch.ys, batch.inputs, key=self._key(1))
+        return self._by_stream(batch, lambda q, ys, inputs: posterior.smooth(q, ys, inputs, key=self._key(1)))
 
-    def forecast(self, horizon: int, inputs: Any = None, num_samples: int = 1000) -> posterior.Forecast:
-        """The next states and observations after the last row read. `inputs` [horizon, k], where the model has any."""
+    def _by_stream(self, batch: Batch, law: Callable[..., posterior.Marginals]) -> posterior.Marginals:
+        """The law of each row, in the order of the rows; where there are many streams, for each by itself."""
+        if batch.keys is None:
+            return law(self.learned.q, batch.ys, batch.inputs)
+        laws = None
+        for name, rows in rows_of_streams(batch).items():
+            q = self.learned.q if self.config.fleet.common else self.stream(name).average
+            found = law(q, batch.ys[rows], None if batch.inputs is None else batch.inputs[rows])
+            if laws is None:
+                laws = [np.zeros((len(batch.ys), *part.shape[1:]), part.dtype) for part in found]
+            for whole, part in zip(laws, found, strict=True):
+                whole[rows] = part
+        return posterior.Marginals(*(jnp.asarray(whole) for whole in laws or []))
+
+    def forecast(
+        self, horizon: int, inputs: Any = None, num_samples: int = 1000, stream: str | None = None
+    ) -> posterior.Forecast:
+        """The next states and observations after the last row read, of one `stream` where there are many. `inputs`
+        [horizon, k], where the model has any."""
         if inputs is None and self.config.columns.has_inputs():
             raise InputError(f"The model has inputs: give those of the next {horizon} rows.")
-        learned = self.learned
-        law = learned.q.marginal(learned.state.filtered)
-        return posterior.forecast(learned.model, law, horizon, num_samples, inputs, key=self._key(2))
+        learned, model = self.learned, self.learned.model
+        state = learned.state
+        if learned.fleet is not None:
+            if stream is None:
+                raise InputError(f"{self.path} is a run of many streams: say of which.")
+            state = self.stream(stream)
+            model = learned.fleet.panel.learner.current_model(state)
+        assert state is not None
+        law = state.average.marginal(state.filtered)
+        return posterior.forecast(model, law, horizon, num_samples, inputs, key=self._key(2))
 
     def _key(self, purpose: int) -> jax.Array:
         """Draws that are the same each time, and not those of the learner."""

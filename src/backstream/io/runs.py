@@ -32,6 +32,8 @@ from .config import Config, read_config
 from .errors import InputError, RunError
 
 CONFIG, FILTERED, METRICS, CHECKPOINTS, LOCK = "config.toml", "filtered", "metrics.jsonl", "checkpoints", "lock"
+OF_STREAMS = ("stream", "row")
+"""What only the reports of a run with many streams have."""
 
 
 def is_run(path: Path) -> bool:
@@ -92,10 +94,10 @@ class RunWriter:
         except OSError as error:
             raise _unwritten(path, error) from error
 
-    def resume(self, like: Callable[[], Any], warn: Callable[[str], None]) -> Checkpoint | None:
+    def resume(self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that can be read, having dropped what was written after it. `like` makes the pytree to
-        read it into, which takes seconds and is not asked for where there is none."""
-        checkpoint = self._checkpoints.newest(like(), warn) if self._checkpoints.positions() else None
+        read it into, given its record; that takes seconds, and is not asked for where there is none."""
+        checkpoint = self._checkpoints.newest(like, warn)
         position = 0 if checkpoint is None else checkpoint.position
         begun = position - position % self._every
         try:
@@ -123,7 +125,9 @@ class RunWriter:
 
     def _keep_reports(self, position: int) -> None:
         file = self.path / METRICS
-        kept = [line for line, report in _decoded(file) if report.t <= position] if file.is_file() else []
+        kept = (
+            [line for line, report in _decoded(file) if (report.row or report.t) <= position] if file.is_file() else []
+        )
         atomic.write(file, b"".join(kept))
 
     def add(self, rows: pa.Table, reports: list[Report]) -> None:
@@ -166,7 +170,8 @@ def _unwritten(path: Path, error: OSError) -> RunError:
 
 
 def _encoded(report: Report) -> bytes:
-    values = {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in report._asdict().items()}
+    given = {key: v for key, v in report._asdict().items() if key not in OF_STREAMS or v is not None}
+    values = {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in given.items()}
     return (json.dumps({"version": __version__, **values}) + "\n").encode()
 
 
@@ -177,7 +182,10 @@ def _decoded(file: Path) -> list[tuple[bytes, Report]]:
         try:
             values = json.loads(line)
             warnings = tuple(values.pop("warnings"))
-            numbers: dict[str, Any] = {name: values[name] for name in Report._fields if name != "warnings"}
+            named = [
+                name for name in Report._fields if name != "warnings" and (name in values or name not in OF_STREAMS)
+            ]
+            numbers: dict[str, Any] = {name: values[name] for name in named}
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
         numbers = {name: math.nan if value is None else value for name, value in numbers.items()}

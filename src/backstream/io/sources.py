@@ -43,6 +43,10 @@ class Batch(NamedTuple):
     ys: np.ndarray
     inputs: np.ndarray | None
     times: list[str | None] | None
+    keys: list[str | None] | None = None
+    """The stream of each, where a column names it."""
+    problems: dict[int, RunError] | None = None
+    """What is wrong with some of them, by their place in the batch, where others can go on."""
 
 
 class Rows(NamedTuple):
@@ -54,6 +58,9 @@ class Rows(NamedTuple):
     """What to call each row in an error."""
     error: RunError | None = None
     """What is wrong with the row after these: raised once these have been used."""
+    keys: list[str | None] | None = None
+    problems: dict[int, RunError] | None = None
+    """With keys: what is wrong with single rows, of which nothing else is then known."""
 
     def until(self, count: int, error: RunError) -> "Rows":
         """The first rows, those before one that something is wrong with."""
@@ -67,7 +74,9 @@ class Table(ABC):
     numeric: list[str]
 
     @abstractmethod
-    def read(self, skip: int, names: list[str], time: str | None, largest: float) -> Iterator[Rows]:
+    def read(
+        self, skip: int, names: list[str], time: str | None, largest: float, key: str | None = None
+    ) -> Iterator[Rows]:
         """Batches of the rows after the first `skip`; raises InputError if there are not so many."""
 
 
@@ -82,10 +91,11 @@ class Source:
     def __init__(self, name: str, table: Table, columns: Columns, dtype: str = "float32"):
         self.name, self._table = name, table
         self._largest = float(np.finfo(dtype).max)
-        for column in (*columns.observed, *columns.inputs, *([columns.time] if columns.time is not None else [])):
+        others = [column for column in (columns.time, columns.key) if column is not None]
+        for column in (*columns.observed, *columns.inputs, *others):
             if column not in table.header:
                 raise InputError(f"{name} has no column {column!r}; it has: {', '.join(table.header)}.")
-        taken = {*columns.inputs, columns.time}
+        taken = {*columns.inputs, *others}
         observed = columns.observed or tuple(column for column in table.numeric if column not in taken)
         if not observed:
             raise InputError(f"{name} has no numeric column to observe; it has: {', '.join(table.header)}.")
@@ -94,6 +104,9 @@ class Source:
     def batches(self, skip: int = 0, last_time: str | None = None) -> Iterator[Batch]:
         """The rows after the first `skip`. `last_time` is the time of the row before, for the time elapsed."""
         columns, done = self.columns, skip
+        if columns.key is not None:
+            yield from self._keyed_batches(skip)
+            return
         count, names = len(columns.observed), [*columns.observed, *columns.inputs]
         for found in self._table.read(skip, names, columns.time, self._largest):
             rows = self._with_known_inputs(found)
@@ -108,6 +121,25 @@ class Source:
                 done += len(rows.values)
             if rows.error is not None:
                 raise rows.error
+
+    def _keyed_batches(self, skip: int) -> Iterator[Batch]:
+        """Rows with the names of their streams and what is wrong with any; the time elapsed is left to the reader, who
+        knows the streams."""
+        columns, done = self.columns, skip
+        count, names = len(columns.observed), [*columns.observed, *columns.inputs]
+        for rows in self._table.read(skip, names, columns.time, self._largest, columns.key):
+            problems, keys, inputs = dict(rows.problems or {}), rows.keys or [], rows.values[:, count:]
+            for i in np.flatnonzero(np.isnan(inputs).any(1)).tolist():
+                column = columns.inputs[int(np.argmax(np.isnan(inputs[i])))]
+                what = f"{self.name}, {rows.places[i]}, column {column!r}"
+                problems.setdefault(i, RunError(f"{what} is empty, but an input must be known."))
+            for i, key in enumerate(keys):
+                if not key:
+                    what = f"{self.name}, {rows.places[i]}, column {columns.key!r}"
+                    problems[i] = RunError(f"{what} is empty: the row belongs to no stream.")
+            ys = np.ascontiguousarray(rows.values[:, :count])
+            yield Batch(done, ys, inputs if columns.inputs else None, rows.times, keys, problems)
+            done += len(keys)
 
     def _with_known_inputs(self, rows: Rows) -> Rows:
         missing = np.argwhere(np.isnan(rows.values[:, len(self.columns.observed) :]))
@@ -171,7 +203,8 @@ def open_source(
         return Source(name, _ArrowTable.parquet(path), columns, dtype)
     lines = _closing(file, chunks(file.fileno(), name, follow=follow, stopped=stopped))
     jsonl = None if format is None else format == "jsonl"
-    return Source(name, _TextTable(name, text.TextTable(name, lines, jsonl)), columns, dtype)
+    table = text.TextTable(name, lines, jsonl, goes_on=columns.key is not None)
+    return Source(name, _TextTable(name, table), columns, dtype)
 
 
 def _closing(file: IO[bytes], lines: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
@@ -192,7 +225,9 @@ class _TextTable(Table):
         first = table.first.cells
         self.numeric = [column for column in table.header if cells.is_numeric(first.get(column))]
 
-    def read(self, skip: int, names: list[str], time: str | None, largest: float) -> Iterator[Rows]:
+    def read(
+        self, skip: int, names: list[str], time: str | None, largest: float, key: str | None = None
+    ) -> Iterator[Rows]:
         done = 0
         for available in self._table.rows():
             fresh = available[max(0, skip - done) :]
@@ -201,9 +236,14 @@ class _TextTable(Table):
                 rows = fresh[start : start + ROWS]
                 places = [f"row {done + i + 1} (line {row.line})" for i, row in enumerate(rows)]
                 times = None if time is None else [cells.text(row.cells.get(time)) for row in rows]
-                values, error = text.numbers(self._name, rows, places, names, largest)
-                whole = Rows(values, times, places)
-                yield whole if error is None else whole.until(len(values), error)
+                if key is None:
+                    values, error = text.numbers(self._name, rows, places, names, largest)
+                    whole = Rows(values, times, places)
+                    yield whole if error is None else whole.until(len(values), error)
+                else:
+                    keys = [cells.text(row.cells.get(key)) for row in rows]
+                    values, problems = text.numbers_by_row(self._name, rows, places, names, largest)
+                    yield Rows(values, times, places, keys=keys, problems=problems)
                 done += len(rows)
         _require(self._name, done, skip)
 
@@ -239,7 +279,9 @@ class _ArrowTable(Table):
                 table = pa.table({f"y{i}": array[:, i] for i in range(array.shape[1])})
         return cls("The table", table.schema, lambda: iter(table.to_batches(ROWS)), table.num_rows)
 
-    def read(self, skip: int, names: list[str], time: str | None, largest: float) -> Iterator[Rows]:
+    def read(
+        self, skip: int, names: list[str], time: str | None, largest: float, key: str | None = None
+    ) -> Iterator[Rows]:
         done = 0
         try:
             for batch in self._batches():
@@ -250,10 +292,15 @@ class _ArrowTable(Table):
                 places = [f"row {done + i + 1}" for i in range(len(fresh))]
                 values = np.column_stack([self._column(fresh, name) for name in names])
                 times = None if time is None else [cells.text(cell.as_py()) for cell in fresh.column(time)]
-                rows = Rows(values, times, places)
-                for row, column in np.argwhere(np.abs(values) > largest)[:1].tolist():
+                keys = None if key is None else [cells.text(cell.as_py()) for cell in fresh.column(key)]
+                rows, problems = Rows(values, times, places, keys=keys), {}
+                for row, column in reversed(np.argwhere(np.abs(values) > largest).tolist()):
                     what = f"{self._name}, {places[row]}, column {names[column]!r} holds {values[row, column]}"
-                    rows = rows.until(row, RunError(f"{what}, {cells.TOO_LARGE}."))
+                    problems[row] = RunError(f"{what}, {cells.TOO_LARGE}.")
+                if keys is not None:
+                    rows = rows._replace(problems=problems)
+                elif problems:
+                    rows = rows.until(min(problems), problems[min(problems)])
                 yield rows
                 done += len(fresh)
         except DAMAGED as error:
@@ -278,4 +325,7 @@ def read_all(source: Source) -> Batch:
     parts = list(source.batches())
     inputs = None if parts[0].inputs is None else np.concatenate([part.inputs for part in parts])  # type: ignore[misc]
     times = None if parts[0].times is None else [time for part in parts for time in part.times or []]
-    return Batch(0, np.concatenate([part.ys for part in parts]), inputs, times)
+    keys = None if parts[0].keys is None else [key for part in parts for key in part.keys or []]
+    for problem in (problem for part in parts for problem in (part.problems or {}).values()):
+        raise problem
+    return Batch(0, np.concatenate([part.ys for part in parts]), inputs, times, keys)

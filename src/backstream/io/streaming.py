@@ -29,9 +29,13 @@ class Filtered(NamedTuple):
     mean: np.ndarray
     std: np.ndarray
     refused: np.ndarray
+    keys: list[str | None] | None = None
+    """The stream of each, where there are many."""
 
     def table(self) -> pa.Table:
         columns: dict[str, Any] = {"row": np.arange(self.first, self.first + len(self.mean))}
+        if self.keys is not None:
+            columns["key"] = pa.array(self.keys, pa.string())
         if self.times is not None:
             columns["time"] = pa.array(self.times, pa.string())
         columns["refused"] = self.refused
@@ -100,7 +104,7 @@ def learn(
     end, and before any error in the data, or in the caller, gets out. `skip` says that the source has the rows that the
     run has read: they are passed over. A pipe may go on where it was instead.
     """
-    start = None if writer is None else writer.resume(prepared.blank, warn)
+    start = None if writer is None else writer.resume(lambda record: prepared.blank(), warn)
     position, state, last_time = (
         (0, None, None) if start is None else (start.position, start.tree, start.record.get("time"))
     )

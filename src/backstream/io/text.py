@@ -20,13 +20,17 @@ class Row(NamedTuple):
 
     line: int
     cells: dict[str, Any]
+    problem: RunError | None = None
+    """What is wrong with it, in a table that goes on after such a row; its cells are then those that could be read."""
 
 
 class TextTable:
     """Rows of one source. `header` and `first` are known once it is made: it waits for the first row."""
 
-    def __init__(self, name: str, chunks: Iterator[list[bytes]], jsonl: bool | None):
-        self._name, self._chunks, self._line = name, chunks, 0
+    def __init__(self, name: str, chunks: Iterator[list[bytes]], jsonl: bool | None, goes_on: bool = False):
+        """With `goes_on`, a row that cannot be read is a row with a problem, and not the end."""
+        self._name, self._chunks, self._line, self._goes_on = name, chunks, 0, goes_on
+        self._readable: dict[str, Any] = {}
         self._parse: Callable[[str], dict[str, Any] | None] | None = None
         self._jsonl = jsonl
         self.header: list[str] = []
@@ -53,6 +57,9 @@ class TextTable:
                 try:
                     found = self._cells(line)
                 except RunError as problem:
+                    if self._goes_on:
+                        rows.append(Row(self._line, self._readable, problem))
+                        continue
                     error = problem
                     break
                 if found is not None:
@@ -64,6 +71,7 @@ class TextTable:
 
     def _cells(self, line: bytes) -> dict[str, Any] | None:
         """None for a line that holds no row: the header, or nothing."""
+        self._readable = {}
         try:
             content = line.decode("utf-8-sig" if self._line == 1 else "utf-8").rstrip("\r")
         except UnicodeDecodeError:
@@ -84,9 +92,10 @@ class TextTable:
         if not self.header:
             self.header = self._checked_header([name.strip() for name in row])
             return None
+        self._readable = dict(zip(self.header, row, strict=False))
         if len(row) != len(self.header):
             raise self._error(f"has {len(row)} cells, but the header has {len(self.header)}")
-        return dict(zip(self.header, row, strict=True))
+        return self._readable
 
     def _checked_header(self, names: list[str]) -> list[str]:
         if all(cells.is_numeric(name) for name in names):
@@ -127,3 +136,18 @@ def numbers(
             except ValueError as error:
                 return values[:i], RunError(f"{name}, {places[i]}, column {column!r} {error}.")
     return values, None
+
+
+def numbers_by_row(
+    name: str, rows: list[Row], places: list[str], columns: list[str], largest: float
+) -> tuple[np.ndarray, dict[int, RunError]]:
+    """The same for all rows, with what is wrong with some of them."""
+    values, problems = np.full((len(rows), len(columns)), np.nan), {}
+    for i, row in enumerate(rows):
+        found, error = numbers(name, [row], [places[i]], columns, largest)
+        error = row.problem or error
+        if error is None:
+            values[i] = found[0]
+        else:
+            problems[i] = error
+    return values, problems

@@ -2,7 +2,7 @@
 
 from .averaging import Averaging
 from .defaults import Settings, build, default_learner
-from .fleet import Fleet, FleetReport, FleetSettings
+from .fleet import Fleet, FleetSettings
 from .monitor import Monitor, Report
 from .offline import Fit, fit, fit_within_epochs
 from .online import Info, LearnerState, OnlineLearner
@@ -14,7 +14,6 @@ __all__ = [
     "Averaging",
     "Fit",
     "Fleet",
-    "FleetReport",
     "FleetSettings",
     "Info",
     "LearnerState",

@@ -51,14 +51,6 @@ class Member(NamedTuple):
     last_time: str | None
 
 
-class FleetReport(NamedTuple):
-    """What the monitor says of one stream, after a row of the source."""
-
-    stream: str
-    row: int
-    report: Report
-
-
 class Tree(NamedTuple):
     """The arrays of a fleet, as they are saved."""
 
@@ -74,8 +66,8 @@ class Fleet:
         infos, reports = fleet.read(["a", "b", "a"], ticks=[0, 0, 1], ys=ys)
         fleet.names()
 
-    Slots are a matter of storage: what is learned of a stream depends on its name and on the ticks, not on its slot. When
-    slots run out their number doubles; when fewer than a quarter are in use, `tidy` halves it.
+    Slots are a matter of storage: what is learned of a stream depends on its name and on the ticks, not on its slot.
+    When slots run out their number doubles; when fewer than a quarter are in use, `tidy` halves it.
     """
 
     def __init__(self, panel: Panel, monitor: Monitor, settings: FleetSettings):
@@ -94,7 +86,7 @@ class Fleet:
 
     def read(
         self, names: Sequence[str], ticks: Any, ys: np.ndarray, inputs: Any = None, rows: Any = None, times: Any = None
-    ) -> tuple[Info, list[FleetReport]]:
+    ) -> tuple[Info, list[Report]]:
         """Rows of many streams, new ones among them. `rows` are their numbers in the source, if some were left out."""
         rows = np.arange(self.row, self.row + len(names)) if rows is None else np.asarray(rows)
         ticks, slots = np.asarray(ticks), np.empty(len(names), np.int64)
@@ -153,7 +145,7 @@ class Fleet:
                 moves[member.slot] = free[len(moves)]
                 self.members[name] = member._replace(slot=moves[member.slot])
         self.state = self.panel.arrange(self.state, capacity, moves)
-        self.capacity = capacity
+        self.capacity = self.state.capacity
         self._free = self._unused()
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
@@ -165,18 +157,22 @@ class Fleet:
         return {
             "row": self.row,
             "capacity": self.capacity,
+            "shards": self.panel.shards,
             "streams": [[name, *member] for name, member in self.members.items()],
             "watched": [[name, one.seen] for name, one in self._watches.items()],
         }
 
     def blank(self, record: dict[str, Any]) -> Tree:
         """The shapes of the tree that belongs to a record."""
-        return Tree(self.panel.blank(record["capacity"]), [self._unfilled() for _ in record["watched"]])
+        return Tree(
+            self.panel.blank(record["capacity"], record["shards"]), [self._unfilled() for _ in record["watched"]]
+        )
 
     def restore(self, tree: Tree, record: dict[str, Any]) -> None:
-        self.row, self.capacity = record["row"], record["capacity"]
+        self.row = record["row"]
         self.members = OrderedDict((name, Member(*rest)) for name, *rest in record["streams"])
         self.state = self.panel.put(tree.panel)
+        self.capacity = self.state.capacity
         self._watches = {}
         for (name, seen), (watch, window) in zip(record["watched"], tree.watches, strict=True):
             self._watches[name] = Watched(seen, watch, jax.tree.map(np.array, window))
@@ -216,7 +212,7 @@ class Fleet:
         self.state, infos = self.panel.read(self.state, slots, ticks, ys, inputs)
         return infos
 
-    def _watch(self, names: Sequence[str], row: int, infos: Info, ys, inputs) -> list[FleetReport]:
+    def _watch(self, names: Sequence[str], row: int, infos: Info, ys, inputs) -> list[Report]:
         """The monitor's work after some rows, of which a stream's last is the first that it reads, or fills its window,
         or neither."""
         length, reports = self.monitor.window, []
@@ -237,7 +233,7 @@ class Fleet:
                     seen, seen_inputs, told = one.window
                     watch, report = self.monitor.look(self.panel.learner, one.watch, state, told, seen, seen_inputs)
                     one = Watched(one.seen, watch, jax.tree.map(np.zeros_like, one.window))
-                    reports.append(FleetReport(name, row, report))
+                    reports.append(report._replace(stream=name, row=row))
             self._watches[name] = one
         return reports
 
@@ -256,11 +252,12 @@ class Watched(NamedTuple):
     """A stream that the monitor looks at."""
 
     seen: int
-    watch: Watch | None
+    watch: Any
+    """The monitor's memory, and what came since it last looked; None before the first row."""
     window: Any
 
     def is_due(self, pending: int, length: int) -> bool:
-        """Whether the monitor has something to do after so many more rows: at the first, and when its window is full."""
+        """Whether the monitor has something to do after so many more rows: at the first, or when the window is full."""
         return self.seen + pending == 1 or (self.seen + pending - 1) % length == 0
 
 

@@ -40,6 +40,9 @@ class Report(NamedTuple):
     refused: float
     """The share of observations in the window whose update was refused."""
     warnings: tuple[str, ...]
+    stream: str | None = None
+    """Where there are many: the name of the one that was looked at, after so many rows of the source in all."""
+    row: int | None = None
 
 
 class Monitor(eqx.Module):

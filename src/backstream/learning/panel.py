@@ -1,8 +1,8 @@
 """Many streams of the same kind that advance together, on one device or over a mesh of them.
 
-A panel has slots, one for each stream. Rows come in ticks: in one tick at most one row for each slot. The rows of a tick
-are cut into chunks of `lanes`; a chunk's slots are gathered, advanced together under `jax.vmap`, and put back, so that
-what a tick needs beside the slots themselves does not grow with their number, and a slot without a row is not touched.
+A panel has slots, one for each stream. Rows come in ticks: in one tick at most one row for each slot. The rows of a
+tick are cut into chunks of `lanes`; a chunk's slots are gathered, advanced together under `jax.vmap`, and put back, so
+that what a tick needs beside the slots does not grow with their number, and a slot without a row is not touched.
 
 Over a mesh, slot s lives on shard s mod D of the axis `streams`. Nothing crosses from shard to shard but, where λ is
 common, its gradient, once a tick. The axis `particles` divides the samples of `RecursiveScore` (its z, H and G).
@@ -28,12 +28,15 @@ from .online import Info, LearnerState, OnlineLearner, _all_finite, _first, _lik
 STREAMS, PARTICLES = "streams", "particles"
 COMMON = ("q", "average", "theta", "theta_average", "optimiser", "model_optimiser")
 """What of a learner's state streams can have in common."""
-MOST_TICKS = 256
-"""In one compiled call."""
+MOST_TICKS, MOST_ROWS = 256, 2**14
+"""In one compiled call, if they can be chosen."""
+LEAST_SET = 8
+"""The smallest working set."""
+NOWHERE = np.iinfo(np.int32).max
 
 
 class PanelState(NamedTuple):
-    """Everything: one pytree, one checkpoint. The leaves of `slots` have the leading axes [shard, slot in the shard]."""
+    """Everything: one pytree, one checkpoint. The leaves of `slots` have the leading axes [shard, slot of it]."""
 
     slots: LearnerState
     """With keys as raw data; what is common is None."""
@@ -95,9 +98,12 @@ class Panel(eqx.Module):
         """A panel without streams."""
         return _opened(self, self._local(capacity))
 
-    def blank(self, capacity: int) -> PanelState:
-        """The structure and the shapes of such a panel: what a checkpoint is read into."""
-        return eqx.filter_eval_shape(_build, self, self._local(capacity))
+    def blank(self, capacity: int, shards: int | None = None) -> PanelState:
+        """The structure and the shapes of such a panel: what a checkpoint is read into. With the devices that its parts
+        live on, unless it was of another number of shards."""
+        if shards is None or shards == self.shards:
+            return self._map(eqx.filter_eval_shape(_build, self, self.shards, self._local(capacity)), _described)
+        return eqx.filter_eval_shape(_build, self, shards, capacity // shards)
 
     def begin(self, state: PanelState, slots: Any, names: Any) -> PanelState:
         """Puts new streams, which have read nothing yet, into slots. The state given is used up."""
@@ -107,24 +113,24 @@ class Panel(eqx.Module):
             where = np.full(self.lanes, state.capacity, np.int64)
             words = np.zeros((self.lanes, 2), np.uint32)
             where[: len(slots[part])], words[: len(slots[part])] = slots[part], names[part]
-            state = _begun(self, state, where, words)
+            state = state._replace(slots=_begun((self, where, words), state.slots))
         return state
 
     def arrange(self, state: PanelState, capacity: int, moves: dict[int, int]) -> PanelState:
-        """A panel of another capacity. `moves` says where slots beyond it go. The state given is used up."""
+        """A panel of another capacity. `moves` says where slots beyond it go."""
         source = np.minimum(np.arange(self._local(capacity) * self.shards), state.capacity - 1)
         for old, new in moves.items():
             source[new] = old
-        return _arranged(self, state, source)
+        return state._replace(slots=_arranged(self, state.slots, source))
 
     def stream(self, state: PanelState, slot: int) -> LearnerState:
         """One stream's state, as its learner alone would have it: for the monitor, `filter` and `forecast`."""
-        return self.streams(state, np.asarray([slot]), lambda one: one)
+        taken = self.streams(state, np.asarray([slot]), lambda one: one)
+        return jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, taken)
 
     def streams(self, state: PanelState, slots: np.ndarray, what: Any) -> PyTree:
-        """what(state) of some streams: a leading axis for them, or none where there is one stream."""
-        taken = _taken(self, state, np.asarray(slots, np.int64), what)
-        return jax.tree.map(lambda leaf: leaf[0], taken) if len(slots) == 1 else taken
+        """what(state) of some streams, with a leading axis for them."""
+        return jax.tree.map(_here, _taken(self, state, np.asarray(slots, np.int64), what))
 
     # ---- rows --------------------------------------------------------------------------------------------------------
     def read(self, state: PanelState, slots: Any, ticks: Any, ys: Any, inputs: Any = None) -> tuple[PanelState, Info]:
@@ -137,24 +143,19 @@ class Panel(eqx.Module):
             raise ValueError("A slot has two rows in one tick: give the second a tick of its own.")
         collected, start = [], 0
         while start < len(slots):
-            layout = Layout.of(slots[start:], tick[start:], self.shards, self._lanes(state), self._chunks(state))
+            layout = Layout.of(slots[start:], tick[start:], self.shards, self.lanes)
             rows = slice(start, start + layout.count)
-            laid = jax.tree.map(lambda leaf, rows=rows: layout.lay(np.asarray(leaf)[rows]), (ys, inputs))
-            state, infos = _advanced(
-                self, state, *self._put((layout.index, *laid, layout.offsets)), np.asarray(layout.ticks)
-            )
+            laid = jax.tree.map(layout.lay, jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], (ys, inputs)))
+            taken = self._put(layout.taken)
+            working = PanelState(_gathered(self, state.slots, taken), state.common)
+            rows = self._put((layout.index, *laid, layout.offsets))
+            working, infos = _advanced((self, *rows, np.asarray(layout.ticks)), working)
+            state = PanelState(_scattered((self, working.slots, taken), state.slots), working.common)
             collected.append(jax.tree.map(layout.unlay, fetch(infos)))
             start += layout.count
         if not collected:
             collected = [jax.tree.map(np.asarray, blank_infos(0, self.q.state_dim, ys.dtype))]
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
-
-    def _lanes(self, state: PanelState) -> int:
-        return min(self.lanes, state.slots.t.shape[1])
-
-    def _chunks(self, state: PanelState) -> int:
-        """In one call: many, so that little time is lost between calls, but no more than 2¹⁴ rows."""
-        return max(16, min(MOST_TICKS, 2**14 // self._lanes(state)))
 
     def _local(self, capacity: int) -> int:
         if capacity < 1:
@@ -167,16 +168,21 @@ class Panel(eqx.Module):
         return jax.tree.map(lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda i: leaf[i]), tree)
 
     def put(self, state: PanelState) -> PanelState:
-        """A state that was read from a disk, every leaf where it belongs."""
-        arrays, static = eqx.partition(state, eqx.is_array)
+        """A state that was read from a disk, every leaf where it belongs, whatever the number of shards it was of."""
+        shards, local = state.slots.t.shape
+        if shards == self.shards:
+            return self._map(state, _held)
+        need = self._local(shards * local) * self.shards
 
-        def place(spec, leaf):
-            held = np.asarray(leaf)
-            return jax.make_array_from_callback(held.shape, NamedSharding(self.mesh, spec), lambda i: held[i])
+        def deal(leaf):
+            if not eqx.is_array(leaf):
+                return leaf
+            by_slot = np.asarray(leaf).swapaxes(0, 1).reshape(shards * local, *leaf.shape[2:])
+            more = np.zeros((need - len(by_slot), *by_slot.shape[1:]), by_slot.dtype)
+            dealt = np.concatenate([by_slot, more]).reshape(-1, self.shards, *by_slot.shape[1:])
+            return jnp.asarray(dealt.swapaxes(0, 1))
 
-        slots = jax.tree.map(place, self._specs(arrays.slots), arrays.slots)
-        common = jax.tree.map(lambda leaf: place(PartitionSpec(), leaf), arrays.common)
-        return eqx.combine(PanelState(slots, common), static)
+        return self._map(state._replace(slots=jax.tree.map(deal, state.slots)), _held)
 
     def _specs(self, slots: LearnerState) -> PyTree:
         """Where the leaves of all slots live."""
@@ -189,13 +195,17 @@ class Panel(eqx.Module):
 
     def _placed(self, state: PanelState) -> PanelState:
         """Under jit: every leaf where it belongs."""
-        arrays, static = eqx.partition(state, eqx.is_array)
+        return self._map(state, jax.lax.with_sharding_constraint)
 
-        def place(spec, leaf):
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
+    def _map(self, state: PanelState, apply: Any) -> PanelState:
+        """apply(leaf, sharding) for all arrays, or shapes of arrays, of a state."""
+        arrays, static = eqx.partition(state, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct))
 
-        slots = jax.tree.map(place, self._specs(arrays.slots), arrays.slots)
-        common = jax.tree.map(lambda leaf: place(PartitionSpec(), leaf), arrays.common)
+        def at(spec, leaf):
+            return apply(leaf, NamedSharding(self.mesh, spec))
+
+        slots = jax.tree.map(at, self._specs(arrays.slots), arrays.slots)
+        common = jax.tree.map(lambda leaf: at(PartitionSpec(), leaf), arrays.common)
         return eqx.combine(PanelState(slots, common), static)
 
 
@@ -219,12 +229,18 @@ def check_mesh(mesh: Mesh, learner: OnlineLearner) -> None:
 
 
 class Layout(NamedTuple):
-    """Where rows go: [shard, chunk, lane]."""
+    """Where rows go: [shard, chunk, lane].
+
+    The program that does the work sees only the slots that have rows in it, in a working set whose size is one of few:
+    it is the same however large the panel is, and is not compiled anew when that grows.
+    """
 
     count: int
     """Rows that found room."""
+    taken: np.ndarray
+    """[shard, place in the working set]: the slot in its shard; NOWHERE where there is none."""
     index: np.ndarray
-    """The slot in its shard for each place; beyond the capacity where there is no row."""
+    """The place in the working set of each row; NOWHERE where there is no row."""
     offsets: np.ndarray
     """[shard, tick]: the first chunk of each tick, and the end."""
     ticks: int
@@ -232,11 +248,9 @@ class Layout(NamedTuple):
     """Of each row."""
 
     @classmethod
-    def of(cls, slots: np.ndarray, tick: np.ndarray, shards: int, lanes: int, chunks: int) -> "Layout":
-        """As many of the rows as fit, in whole ticks but for the one that alone is too long.
-
-        That one needs more chunks than others: their number grows by doubling, so that few programs are compiled.
-        """
+    def of(cls, slots: np.ndarray, tick: np.ndarray, shards: int, lanes: int) -> "Layout":
+        """As many of the rows as fit, in whole ticks, and one at least: where that is too long, room is doubled."""
+        chunks = max(16, min(MOST_TICKS, MOST_ROWS // lanes))
         shard, local, tick = slots % shards, slots // shards, tick - tick[0]
         total = int(tick[-1]) + 1
         rows = np.zeros((shards, total), np.int64)
@@ -247,7 +261,7 @@ class Layout(NamedTuple):
         while chunks < ends[:, ticks - 1].max():
             chunks *= 2
         count = int(np.searchsorted(tick, ticks))
-        shard, local, tick = shard[:count], local[:count], tick[:count]
+        shard, local, tick = shard[:count], local[:count].copy(), tick[:count]
         offsets = np.zeros((shards, MOST_TICKS + 1), np.int32)
         offsets[:, 1 : ticks + 1] = ends[:, :ticks]
         # the rank of each row among those of its tick and shard
@@ -258,9 +272,17 @@ class Layout(NamedTuple):
         rank = np.empty(count, np.int64)
         rank[order] = np.arange(count) - starts
         place = shard, offsets[shard, tick] + rank // lanes, rank % lanes
-        index = np.full((shards, chunks, lanes), np.iinfo(np.int32).max, np.int32)
+        each = [np.unique(local[shard == d], return_inverse=True) for d in range(shards)]
+        size = LEAST_SET
+        while size < max(len(found) for found, _ in each):
+            size *= 8
+        taken = np.full((shards, size), NOWHERE, np.int32)
+        index = np.full((shards, chunks, lanes), NOWHERE, np.int32)
+        for d, (found, where) in enumerate(each):
+            taken[d, : len(found)] = found
+            local[shard == d] = where
         index[place] = local
-        return cls(count, index, offsets, ticks, place)
+        return cls(count, taken, index, offsets, ticks, place)
 
     def lay(self, rows: np.ndarray) -> np.ndarray:
         laid = np.zeros((*self.index.shape, *rows.shape[1:]), rows.dtype)
@@ -269,6 +291,26 @@ class Layout(NamedTuple):
 
     def unlay(self, laid: np.ndarray) -> np.ndarray:
         return laid[self.place]
+
+
+def _described(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _held(leaf: Any, sharding: NamedSharding) -> Array:
+    if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+        return leaf
+    held = np.asarray(leaf)
+    return jax.make_array_from_callback(held.shape, sharding, lambda i: held[i])
+
+
+def _here(leaf: Any) -> Any:
+    """An array that every process has, as one of this process alone."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(np.asarray(jax.random.key_data(leaf))))
+    return jnp.asarray(np.asarray(leaf))
 
 
 def fetch(tree: PyTree) -> PyTree:
@@ -282,13 +324,16 @@ def fetch(tree: PyTree) -> PyTree:
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
-def _build(panel: Panel, local: int) -> PanelState:
+def _build(panel: Panel, shards: int, local: int) -> PanelState:
     learner, q = panel.learner, panel.q
     y = jnp.zeros(q.obs_dim, jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype)
     shapes, _ = eqx.filter_eval_shape(_first.__wrapped__, learner, q, y, panel.u, panel.key)
     arrays, static = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     blank = eqx.combine(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrays._replace(key=None)), static)
-    theta = None if learner.model_optimiser is None else learner._parameters().unconstrained()
+    theta = model_optimiser = None
+    if learner.model_optimiser is not None:
+        theta = learner._parameters().unconstrained()
+        model_optimiser = learner.model_optimiser.init(theta)
     started = blank._replace(
         key=jax.random.key_data(panel.key),
         q=q,
@@ -296,7 +341,7 @@ def _build(panel: Panel, local: int) -> PanelState:
         theta=theta,
         theta_average=theta,
         optimiser=learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
-        model_optimiser=None if learner.model_optimiser is None else learner.model_optimiser.init(theta),
+        model_optimiser=model_optimiser,
     )
     row, common = started, None
     if panel.common:
@@ -306,42 +351,41 @@ def _build(panel: Panel, local: int) -> PanelState:
     def repeat(leaf):
         if not eqx.is_array(leaf):
             return leaf
-        return jnp.broadcast_to(leaf.astype(leaf.dtype), (panel.shards, local, *leaf.shape))
+        return jnp.broadcast_to(leaf.astype(leaf.dtype), (shards, local, *leaf.shape))
 
-    return PanelState(jax.tree.map(repeat, row), jax.tree.map(jnp.asarray, common))
+    return PanelState(jax.tree.map(repeat, row), common)
 
 
 @eqx.filter_jit
 def _opened(panel: Panel, local: int) -> PanelState:
-    return panel._placed(_build(panel, local))
+    return panel._placed(_build(panel, panel.shards, local))
 
 
 @eqx.filter_jit(donate="all-except-first")
-def _begun(panel: Panel, state: PanelState, slots: Array, names: Array) -> PanelState:
-    """New streams; a slot at the capacity is none."""
+def _begun(rest: tuple[Panel, Any, Any], begun: LearnerState) -> LearnerState:
+    """All slots, with new streams in some; one beyond the capacity is none."""
+    panel, slots, names = rest
     keys = jax.vmap(lambda words: jax.random.fold_in(jax.random.fold_in(panel.key, words[0]), words[1]))(names)
-    fresh = jax.tree.map(lambda leaf: leaf[0, 0] if eqx.is_array(leaf) else leaf, _build(panel, 1).slots)
+    fresh = jax.tree.map(lambda leaf: leaf[0, 0] if eqx.is_array(leaf) else leaf, _build(panel, 1, 1).slots)
     where = slots % panel.shards, slots // panel.shards
 
     def put(leaf, value):
         return leaf.at[where].set(value, mode="drop") if eqx.is_array(leaf) else leaf
 
-    begun = jax.tree.map(put, state.slots, fresh)._replace(key=put(state.slots.key, jax.random.key_data(keys)))
-    return panel._placed(state._replace(slots=begun))
-
-
-@eqx.filter_jit(donate="all-except-first")
-def _arranged(panel: Panel, state: PanelState, source: Array) -> PanelState:
-    shards = panel.shards
-    where = source.reshape(-1, shards).T
-    slots = jax.tree.map(
-        lambda leaf: leaf[where % shards, where // shards] if eqx.is_array(leaf) else leaf, state.slots
-    )
-    return panel._placed(state._replace(slots=slots))
+    begun = jax.tree.map(put, begun, fresh)._replace(key=put(begun.key, jax.random.key_data(keys)))
+    return panel._placed(PanelState(begun, None)).slots
 
 
 @eqx.filter_jit
-def _taken(panel: Panel, state: PanelState, slots: Array, what: Any) -> PyTree:
+def _arranged(panel: Panel, slots: LearnerState, source: Any) -> LearnerState:
+    shards = panel.shards
+    where = source.reshape(-1, shards).T
+    slots = jax.tree.map(lambda leaf: leaf[where % shards, where // shards] if eqx.is_array(leaf) else leaf, slots)
+    return panel._placed(PanelState(slots, None)).slots
+
+
+@eqx.filter_jit
+def _taken(panel: Panel, state: PanelState, slots: Any, what: Any) -> PyTree:
     where = slots % panel.shards, slots // panel.shards
     arrays, static = eqx.partition(state.slots, eqx.is_array)
 
@@ -363,8 +407,43 @@ def _whole(slot: LearnerState, common: LearnerState | None) -> LearnerState:
     return slot if common is None else slot._replace(**{name: getattr(common, name) for name in COMMON})
 
 
+@eqx.filter_jit
+def _gathered(panel: Panel, slots: LearnerState, taken: Array) -> LearnerState:
+    """The working set: some slots of each shard."""
+
+    def take(leaf, taken):
+        return jax.vmap(lambda slots, places: slots.at[places].get(mode="clip"))(leaf, taken)
+
+    arrays, static = eqx.partition(slots, eqx.is_array)
+    rows = eqx.combine(jax.tree.map(lambda leaf: _by_shard(panel, take)(leaf, taken), arrays), static)
+    return panel._placed(PanelState(rows, None)).slots
+
+
 @eqx.filter_jit(donate="all-except-first")
-def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks) -> tuple[PanelState, Info]:
+def _scattered(rest: tuple[Panel, LearnerState, Array], slots: LearnerState) -> LearnerState:
+    """All slots, with the working set put back."""
+    panel, rows, taken = rest
+
+    def put(leaf, new, taken):
+        return jax.vmap(lambda slots, new, places: slots.at[places].set(new, mode="drop"))(leaf, new, taken)
+
+    arrays, static = eqx.partition(slots, eqx.is_array)
+    new = eqx.filter(rows, eqx.is_array)
+    arrays = jax.tree.map(lambda leaf, new: _by_shard(panel, put)(leaf, new, taken), arrays, new)
+    return panel._placed(PanelState(eqx.combine(arrays, static), None)).slots
+
+
+def _by_shard(panel: Panel, function: Any) -> Any:
+    spec = PartitionSpec(STREAMS)
+    return jax.shard_map(
+        function, mesh=panel.mesh, in_specs=spec, out_specs=spec, axis_names={STREAMS}, check_vma=False
+    )
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _advanced(rest: tuple, state: PanelState) -> tuple[PanelState, Info]:
+    """A working set after some ticks, and what is told of the rows."""
+    panel, index, ys, inputs, offsets, ticks = rest
     arrays, static = eqx.partition(state, eqx.is_array)
     whole, by_stream = PartitionSpec(), PartitionSpec(STREAMS)
     of_panel, static_panel = eqx.partition(panel, eqx.is_array)
@@ -380,7 +459,7 @@ def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks
         slots, infos = jax.tree.map(lambda leaf: leaf[None], (eqx.filter(state.slots, eqx.is_array), infos))
         return PanelState(slots, eqx.filter(state.common, eqx.is_array)), infos
 
-    placed = PanelState(by_stream, whole)
+    placed: Any = PanelState(by_stream, whole)  # type: ignore[arg-type]
     mapped = jax.shard_map(
         on_shard,
         mesh=panel.mesh,

@@ -1,0 +1,170 @@
+"""Many streams at once: how much faster than one at a time, how much memory, and what a common λ learns from short ones.
+
+    python -m experiments.fleet
+
+Chaotic RNNs with two states, the default window (16 observations, 4 trajectories), 8 hidden units, one core. Times are
+those of the processor, so that other work on the machine does not count.
+"""
+
+import os
+
+os.environ.setdefault("NPROC", "1")
+
+import resource
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+
+from backstream.families import Innovation
+from backstream.learning import Panel, Settings, default_learner
+from backstream.models import ChaoticRNN
+
+from .harness import Judge, Results, console
+
+SETTINGS = {
+    "dim": 2,
+    "width": 8,
+    "streams": 10_000,
+    "most_streams": 100_000,
+    "lanes": 256,
+    "warm_ticks": 20,
+    "ticks": 5,
+    "singles": 300,
+    "short_streams": 1000,
+    "short_length": 100,
+    "tick_rows": [16, 64],
+    "rates": [3e-3, 1e-2],
+    "fresh": 4000,
+    "seeds": [0, 1, 2],
+}
+
+
+def case(seed: int = 0):
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(11), seed), 5)
+    p = ChaoticRNN.random(SETTINGS["dim"], key=keys[0])
+    return p, Innovation.from_model(p, SETTINGS["width"], key=keys[1]), keys
+
+
+def names(count: int) -> np.ndarray:
+    return np.stack([np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32)], 1)
+
+
+def opened(count: int, common: bool = True):
+    p, q, keys = case()
+    learner = default_learner(p, Settings(width=SETTINGS["width"]))
+    panel = Panel(learner, q, key=keys[2], common=common, lanes=SETTINGS["lanes"])
+    return panel, panel.begin(panel.open(count), np.arange(count), names(count))
+
+
+def simulated(p, count: int, length: int, key) -> np.ndarray:
+    """[length, count, dy]."""
+    ys = jax.jit(jax.vmap(lambda key: p.simulate(length, key=key)[1]))(jax.random.split(key, count))
+    return np.asarray(ys).swapaxes(0, 1)
+
+
+def throughput() -> dict:
+    """Observations per processor second: all streams together, one call for each observation of each, and one stream's
+    observations in blocks, which only a stream that is there already can have."""
+    count, warm, ticks = SETTINGS["streams"], SETTINGS["warm_ticks"], SETTINGS["ticks"]
+    panel, state = opened(count)
+    ys = simulated(panel.learner.model, count, warm + ticks, case()[2][3])
+    every = np.arange(count)
+    for t in range(warm):
+        state, _ = panel.read(state, every, np.zeros(count), ys[t])
+    began = time.process_time()
+    for t in range(warm, warm + ticks):
+        state, _ = panel.read(state, every, np.zeros(count), ys[t])
+    together = count * ticks / (time.process_time() - began)
+
+    learner, states = panel.learner, []
+    for stream in range(3):
+        alone, _ = learner.init(panel.q, ys[0, stream], key=jax.random.key(stream))
+        states.append(learner.scan(alone, ys[1:warm, stream])[0])
+    began = time.process_time()
+    for i in range(SETTINGS["singles"]):
+        states[i % 3], _ = learner.step(states[i % 3], ys[i % len(ys), i % 3])
+    one_by_one = SETTINGS["singles"] / (time.process_time() - began)
+    rows = np.tile(ys[:, 0], (60, 1))[:1024]
+    alone, _ = learner.scan(states[0], rows[:256])
+    began = time.process_time()
+    learner.scan(alone, rows)
+    in_blocks = len(rows) / (time.process_time() - began)
+    return {
+        "together": round(together),
+        "one_at_a_time": round(one_by_one, 1),
+        "one_stream_in_blocks": round(in_blocks),
+        "ratio": round(together / one_by_one, 1),
+        "ratio_to_blocks": round(together / in_blocks, 2),
+    }
+
+
+def memory(count: int, common: bool) -> dict:
+    """In a process of its own: bytes of the state for each stream, and the peak of everything after two ticks."""
+    panel, state = opened(count, common)
+    ys = np.zeros((count, SETTINGS["dim"]), np.float32)
+    for _ in range(2):
+        state, _ = panel.read(state, np.arange(count), np.zeros(count), ys)
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(state.slots) if hasattr(leaf, "nbytes"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"streams": count, "bytes_per_stream": held / count, "peak_gib": round(peak / 2**30, 3)}
+
+
+def apart(count: int, common: bool) -> dict:
+    code = f"import json; from experiments.fleet import memory; print(json.dumps(memory({count}, {common})))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    import json
+
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def one_long(seed: int) -> dict:
+    p, q, keys = case(seed)
+    learner = default_learner(p, Settings(width=SETTINGS["width"]))
+    ys = np.asarray(p.simulate(SETTINGS["short_streams"] * SETTINGS["short_length"], key=keys[3])[1])
+    state, _ = learner.init(q, ys[0], key=keys[2])
+    return judged(p, keys, learner.scan(state, ys[1:])[0].average)
+
+
+def many_short(seed: int, tick_rows: int, rate: float) -> dict:
+    """Each tick has a row of as many streams as it may; the streams take turns."""
+    p, q, keys = case(seed)
+    count, length = SETTINGS["short_streams"], SETTINGS["short_length"]
+    learner = default_learner(p, Settings(width=SETTINGS["width"], rate=rate))
+    panel = Panel(learner, q, key=keys[2], common=True, lanes=tick_rows)
+    state = panel.begin(panel.open(count), np.arange(count), names(count))
+    ys = simulated(p, count, length, keys[4]).reshape(count * length, -1)
+    slots, row = np.tile(np.arange(count), length), np.arange(count * length)
+    # a tick never holds two rows of a stream: it ends with the streams' turn too
+    ticks = row // count * -(-count // tick_rows) + row % count // tick_rows
+    state, _ = panel.read(state, slots, ticks, ys)
+    return judged(p, keys, state.common.average) | {"steps": int(state.common.t)}
+
+
+def judged(p, keys, q) -> dict:
+    found = Judge(p, SETTINGS["fresh"], key=jax.random.fold_in(keys[0], 1)).errors(q)
+    return {name: float(f"{value:.5g}") for name, value in found.items()}
+
+
+def main() -> None:
+    results = Results("fleet", SETTINGS)
+    console.print(results.run("throughput", throughput))
+    for count in (1000, SETTINGS["streams"], SETTINGS["most_streams"]):
+        console.print(results.run(f"memory, {count} streams", lambda count=count: apart(count, True)))
+    console.print(results.run("memory, 1000 streams, own", lambda: apart(1000, False)))
+    for seed in SETTINGS["seeds"]:
+        p, q, keys = case(seed)
+        judge = Judge(p, SETTINGS["fresh"], key=jax.random.fold_in(keys[0], 1))
+        results.run(f"limit, seed {seed}", lambda judge=judge: judge.limit(5000))
+        results.run(f"before, seed {seed}", lambda p=p, keys=keys, q=q: judged(p, keys, q))
+        console.print(results.run(f"one long stream, seed {seed}", lambda seed=seed: one_long(seed)))
+        for rows in SETTINGS["tick_rows"]:
+            for rate in SETTINGS["rates"]:
+                part = f"short streams, ticks of {rows}, rate {rate}, seed {seed}"
+                console.print(part, results.run(part, lambda s=seed, n=rows, r=rate: many_short(s, n, r)))
+
+
+if __name__ == "__main__":
+    main()

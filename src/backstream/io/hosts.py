@@ -1,0 +1,137 @@
+"""Several processes that work on one run, on one machine or on many, by JAX's own distributed runtime.
+
+Every process runs the same command on the same source, keeps the streams that live on its devices, and agrees with the
+others at every piece. The first writes the results; checkpoints are written and read by all.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pyarrow as pa
+from jax.sharding import Mesh
+
+from backstream.learning import Report
+from backstream.learning.panel import PARTICLES, STREAMS
+
+from .checkpoints import Checkpoint, Checkpoints
+from .config import Config
+from .errors import InputError
+from .runs import CHECKPOINTS
+
+
+def join(coordinator: str | None, count: int | None, index: int | None, timeout: int) -> None:
+    """Waits until all processes are there. What is None is found out from the environment, as JAX does it."""
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            count,
+            index,
+            initialization_timeout=timeout,
+            heartbeat_timeout_seconds=timeout,
+            shutdown_timeout_seconds=timeout,
+            coordinator_bind_address=coordinator,
+        )
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            "--hosts needs to know the others: give --coordinator HOST:PORT, --process-count and --process-index, or "
+            f"run under a launcher that JAX knows. ({error})"
+        ) from None
+    except RuntimeError as error:
+        raise InputError(
+            f"Not all of the {count} processes were at {coordinator} within {timeout} seconds: start them at the same "
+            f"time, each with its own --process-index. ({_first_line(error)})"
+        ) from None
+
+
+def build_mesh(particle_devices: int = 1) -> Mesh:
+    """All devices of all hosts: `particle_devices` of them for one stream, the streams over the rest."""
+    devices = jax.devices()
+    if particle_devices < 1 or len(devices) % particle_devices:
+        raise InputError(
+            f"{len(devices)} devices cannot be divided into groups of {particle_devices}: --particle-devices must "
+            "divide their number."
+        )
+    return Mesh(np.asarray(devices).reshape(-1, particle_devices), (STREAMS, PARTICLES))
+
+
+def check_agreement(config: Config) -> None:
+    """Raises InputError where another process was started with other settings."""
+    from hashlib import sha256
+
+    from jax.experimental import multihost_utils
+
+    mine = np.frombuffer(sha256(config.text().encode()).digest(), np.uint8)
+    everyone = np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, len(mine))
+    for index, other in enumerate(everyone):
+        if (other != everyone[0]).any():
+            raise InputError(f"Process {index} was started with other settings than process 0: give all the same.")
+
+
+def agreed(asked: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether any process was asked to stop: the same answer in all of them, who must all ask."""
+
+    def any_asked() -> bool:
+        from jax.experimental import multihost_utils
+
+        return bool(np.asarray(multihost_utils.process_allgather(np.asarray(asked()))).any())
+
+    return any_asked
+
+
+class Assistant:
+    """What the other processes have in place of a `RunWriter`: they help to write and read checkpoints."""
+
+    def __init__(self, path: Path, config: Config):
+        self._checkpoints = Checkpoints(path / CHECKPOINTS, config.saving.keep)
+
+    def resume(self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None]) -> Checkpoint | None:
+        return self._checkpoints.newest(like, warn)
+
+    def add(self, rows: pa.Table, reports: list[Report]) -> None:
+        """The first process writes the results."""
+
+    def commit(self, position: int, tree: Any, record: dict[str, Any]) -> None:
+        self._checkpoints.save(position, tree, record)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Watchdog:
+    """Ends this process when it has waited too long for another: nothing else would.
+
+    A host that is killed breaks its connections, which is heard at once; one that loses its power does not.
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds, self._timer = seconds, None
+
+    def feed(self) -> None:
+        """There is progress: the time starts anew."""
+        self.rest()
+        self._timer = threading.Timer(self._seconds, leave, (f"No answer from another host for {self._seconds:g} s.",))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def leave(reason: str) -> None:
+    """Ends at once: at an ordinary end JAX would wait for processes that may be gone."""
+    sentence = f"backstream: {reason} What was saved up to the last checkpoint can be continued with --resume.\n"
+    sys.stdout.flush()
+    sys.stderr.write(sentence)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,145 @@
+"""Several devices and several processes: the same numbers as one, a clear end when one of them dies, nothing lost.
+
+Processes talk over the loopback interface only, never for longer than a stated time, and are ended by their id.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from backstream.io.checkpoints import Checkpoints
+from command import BACKSTREAM, SECONDS, environment, run
+from test_keyed import lines
+
+ROWS = 240
+ARGUMENTS = (
+    *("stream", "chaotic-rnn", "--set", "dim=1", "--key", "sensor", "--precision", "float64", "--no-print"),
+    *("--lag", "3", "--trajectories", "2", "--width", "3", "--monitor-every", "20", "--checkpoint-every", "30"),
+    *("--tick-rows", "4"),
+)
+
+MESH = """
+import jax, numpy as np, optax
+jax.config.update("jax_enable_x64", True)
+from jax.sharding import Mesh
+from backstream.estimators import RecursiveScore, Renewal
+from backstream.families import Kalman
+from backstream.learning import OnlineLearner, Panel
+from backstream.models import LinearGaussian
+
+p = LinearGaussian.random(2, 2, key=jax.random.key(0))
+learner = OnlineLearner(p, RecursiveScore(4, objective=Renewal(0.8)), optax.adam(1e-2))
+ys = np.random.default_rng(0).normal(size=(20, 2))
+slots, ticks = np.tile(np.arange(5), 4), np.repeat(np.arange(4), 5)
+found = []
+for shape in ((1, 1), (2, 2)):
+    devices = np.asarray(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
+    panel = Panel(
+        learner, Kalman.from_model(p), key=jax.random.key(1), common=True, lanes=2,
+        mesh=Mesh(devices, ("streams", "particles")),
+    )
+    state = panel.begin(panel.open(5), np.arange(5), np.arange(10).reshape(5, 2))
+    state, infos = panel.read(state, slots, ticks, ys)
+    found.append((np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(state.common.q)]), infos.mean))
+G = state.slots.carry.G.at_samples
+assert len({(s.index[0], s.index[2]) for s in G.addressable_shards}) == 4, G.sharding
+for one, other in zip(*found):
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+try:
+    Panel(OnlineLearner(p, RecursiveScore(3, objective=Renewal(0.8)), optax.adam(1e-2)), Kalman.from_model(p),
+          key=jax.random.key(1), common=True, mesh=panel.mesh)
+except ValueError as error:
+    assert "3 particles cannot be divided evenly over 2 devices" in str(error)
+    print("done")
+"""
+
+
+@pytest.mark.slow
+def test_a_mesh_of_devices_gives_the_same_numbers():
+    """Streams over two devices, the particles of each over two more."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    ended = subprocess.run(
+        [sys.executable, "-c", MESH],
+        env=environment() | {"XLA_FLAGS": flags}, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0 and ended.stdout.endswith("done\n"), ended.stderr
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def start(index, port, folder, *more):
+    told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
+    return subprocess.Popen(
+        [BACKSTREAM, *ARGUMENTS, str(folder / "obs.csv"), "--out", str(folder / "run"), "--hosts", *more],
+        env=environment() | told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(process):
+    _, stderr = process.communicate(timeout=SECONDS)
+    assert "Traceback" not in stderr, stderr
+    return process.returncode, stderr
+
+
+def filtered(folder):
+    table = pq.read_table(folder / "run" / "filtered")
+    assert table["row"].to_pylist() == list(range(ROWS))  # each row once
+    return table["key"].to_pylist(), np.column_stack([table["mean_0"], table["std_0"]])
+
+
+@pytest.mark.slow
+def test_two_processes_one_killed_and_both_again(tmp_path):
+    """They learn one λ together; one is killed after a checkpoint, and the other says so and ends; both resume. The
+    results are those of one process."""
+    alone, pair = tmp_path / "alone", tmp_path / "pair"
+    for folder in (alone, pair):
+        folder.mkdir()
+        (folder / "obs.csv").write_text("\n".join(lines(ROWS)) + "\n")
+    run(*ARGUMENTS, alone / "obs.csv", "--out", alone / "run")
+
+    port, processes = free_port(), []
+    try:
+        processes = [start(index, port, pair) for index in (0, 1)]
+        end = time.monotonic() + SECONDS
+        while len(Checkpoints(pair / "run" / "checkpoints").positions()) < 2 and time.monotonic() < end:
+            assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
+            time.sleep(0.02)
+        processes[1].kill()
+        began = time.monotonic()
+        code, stderr = ended(processes[0])
+        assert code == 1 and "host" in stderr and "--resume" in stderr and time.monotonic() - began < 60, stderr
+        assert 0 < Checkpoints(pair / "run" / "checkpoints").positions()[-1] < ROWS
+        port = free_port()
+        processes = [start(index, port, pair, "--resume") for index in (0, 1)]
+        for process in processes:
+            code, stderr = ended(process)
+            assert code == 0, stderr
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+    assert filtered(pair)[0] == filtered(alone)[0]
+    np.testing.assert_allclose(filtered(pair)[1], filtered(alone)[1], rtol=1e-7)
+
+
+def test_what_hosts_cannot_do(tmp_path):
+    """A host that does not come, a mesh that does not divide, a source that cannot be shared."""
+    (tmp_path / "obs.csv").write_text("\n".join(lines(20)) + "\n")
+    source = (*ARGUMENTS, tmp_path / "obs.csv")
+    address = ("--coordinator", f"127.0.0.1:{free_port()}", "--process-count", "2", "--process-index", "0")
+    stderr = run(*source, "--hosts", *address, "--host-timeout", "3", check=2).stderr
+    assert "Not all of the 2 processes" in stderr and "within 3 seconds" in stderr
+    stderr = run(*source, "--particle-devices", "2", check=2).stderr
+    assert "1 devices cannot be divided into groups of 2" in stderr
+    stderr = run(*ARGUMENTS, "-", "--hosts", *address, check=2).stderr
+    assert "cannot be standard input" in stderr
