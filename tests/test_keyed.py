@@ -94,12 +94,12 @@ def test_every_kind_of_source_names_the_streams(tmp_path, kind):
         open_source(tmp_path / f"obs.{kind}", Columns(key="machine"))
 
 
-@given(st.lists(st.sampled_from("abcd")), st.integers(1, 5), st.integers(1, 9))
+@given(st.lists(st.sampled_from("abcd"), min_size=1), st.integers(1, 5), st.integers(1, 9))
 def test_ticks(names, most, every):
     """At most one row of a stream, at most `most` rows, none across a checkpoint, none that could have been longer."""
     ticker = Ticker(most, every)
     ticks = [ticker.place(row, name) for row, name in enumerate(names)]
-    groups = [[i for i, tick in enumerate(ticks) if tick == t] for t in range(ticks[-1] + 1 if ticks else 0)]
+    groups = [[i for i, tick in enumerate(ticks) if tick == t] for t in range(ticks[-1] + 1)]
     assert [i for group in groups for i in group] == list(range(len(names)))
     for group, after in zip(groups, [*groups[1:], None], strict=True):
         inside = [names[i] for i in group]
@@ -148,25 +148,25 @@ def test_how_rows_arrive_changes_nothing(whole, tmp_path, monkeypatch):
 
 
 def test_one_bad_stream_does_not_stop_the_others(whole, tmp_path):
-    """With a λ of their own, the others' results are those of a source without it; the run says so, and fails."""
-    rows, said, own = lines(), [], config(common=False)
+    """It is set aside from its bad row on; up to there nothing changes; the run says so, and fails in the end."""
+    rows, said = lines(), []
     bad = next(i for i in range(50, 100) if rows[i].startswith("c"))
     nameless = next(i for i in range(60, 100) if rows[i].startswith("d"))
     rows[bad] += ",7"
     rows[nameless] = rows[nameless].replace("d", "", 1)
-    with pytest.raises(RunError, match="1 of the streams could not be read to the end .'c'.*has 3 cells"):
-        run(write(tmp_path, rows), tmp_path / "run", own, warn=said.append)
+    with pytest.raises(RunError, match=r"1 of the streams could not be read to the end .'c'.*has 3 cells"):
+        run(write(tmp_path, rows), tmp_path / "run", warn=said.append)
     assert [word in said[0] + said[1] for word in ("'c' is set aside", "belongs to no stream")] == [True, True]
-    run(whole / "obs.csv", tmp_path / "good", own)
-    found, good = (pq.read_table(tmp_path / name / "filtered") for name in ("run", "good"))
+    found, good = (pq.read_table(folder / "run" / "filtered") for folder in (tmp_path, whole))
+    mean, keys = found["mean_0"].to_numpy(), good["key"].to_pylist()
     assert found["row"].to_pylist() == list(range(100))
-    mean, expected, keys = found["mean_0"].to_numpy(), good["mean_0"].to_numpy(), good["key"].to_pylist()
-    for i, key in enumerate(keys):
-        if key == "c" and i >= bad - 1:
-            assert np.isnan(mean[i]) and found["refused"][i].as_py()
-        elif key != "d":
-            np.testing.assert_allclose(mean[i], expected[i], rtol=1e-9)
-    assert "c" not in Run(tmp_path / "run", model()).streams()
+    closed = bad - 1 - 4  # a tick of 4 rows may have the bad one in it
+    np.testing.assert_array_equal(mean[:closed], good["mean_0"].to_numpy()[:closed])
+    left_out = [i for i, key in enumerate(keys) if i == nameless - 1 or (key == "c" and i >= bad - 1)]
+    assert np.flatnonzero(np.isnan(mean)).tolist() == left_out
+    assert np.flatnonzero(found["refused"].to_numpy()).tolist() == left_out
+    opened = Run(tmp_path / "run", model())
+    assert opened.streams() == list("abde") and int(opened.stream("e").t) == keys.count("e")
 
 
 def test_what_was_learned_is_used_stream_by_stream(whole):
@@ -190,9 +190,9 @@ def test_memory_follows_the_live_streams():
     """Forty streams come and go: slots are used again, and given back."""
     fleet = assemble(prepared(), config(forget_after=24, watched=0))
     names = [f"s{i // 3}" for i in range(120)]
-    for start in range(0, 120, 30):
-        part = names[start : start + 30]
-        fleet.read(part, list(range(30)), np.zeros((30, 1)), rows=range(start, start + 30))
+    for start in range(0, 120, 15):
+        part = names[start : start + 15]
+        fleet.read(part, list(range(15)), np.zeros((15, 1)), rows=range(start, start + 15))
     assert fleet.capacity == 16 and len(fleet.members) == 9
     for row in range(120, 140):
         fleet.read(["s39"], [0], np.zeros((1, 1)), rows=[row])

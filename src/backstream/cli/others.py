@@ -10,6 +10,8 @@ from typing import Any
 
 from .failures import told
 
+SAVED = "What was saved up to the last checkpoint can be continued with --resume."
+
 
 @dataclass
 class Others:
@@ -46,16 +48,20 @@ class Others:
 
         from backstream.io import hosts
 
+        # What the collectives have to say about themselves goes to stdout, where results are expected.
+        sys.stdout.flush()
+        sys.stdout = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
         try:
             hosts.join(self.coordinator, self.count, self.index, self.timeout)
-            self._watchdog = hosts.Watchdog(self.timeout)
+            self._watchdog = hosts.Watchdog(self.timeout, f"No answer from another host for {self.timeout} s. {SAVED}")
             self.progress()
             yield
             self._watchdog.rest()
             jax.distributed.shutdown()
-        except jax.errors.JaxRuntimeError as error:
-            hosts.leave(f"Another host went away, or cannot be reached ({str(error).strip().splitlines()[0]}).")
         except Exception as error:
+            if hosts.is_lost(error):
+                hosts.leave(f"Another host went away, or cannot be reached. {SAVED}")
             sentence, code = told(error)
             sys.stdout.flush()
             print(f"backstream: {sentence}", file=sys.stderr, flush=True)

@@ -27,14 +27,18 @@ from .runs import CHECKPOINTS
 
 def join(coordinator: str | None, count: int | None, index: int | None, timeout: int) -> None:
     """Waits until all processes are there. What is None is found out from the environment, as JAX does it."""
+    later = timeout + 60  # JAX would end the process without a word that helps
+    late = f"Not all of the {count} processes were at {coordinator} within {timeout} s: start them at the same time."
+    watchdog = Watchdog(timeout, late, code=2)
+    watchdog.feed()
     try:
         jax.distributed.initialize(
             coordinator,
             count,
             index,
-            initialization_timeout=timeout,
-            heartbeat_timeout_seconds=timeout,
-            shutdown_timeout_seconds=timeout,
+            initialization_timeout=later,
+            heartbeat_timeout_seconds=later,
+            shutdown_timeout_seconds=later,
             coordinator_bind_address=coordinator,
         )
     except (ValueError, TypeError) as error:
@@ -43,10 +47,9 @@ def join(coordinator: str | None, count: int | None, index: int | None, timeout:
             f"run under a launcher that JAX knows. ({error})"
         ) from None
     except RuntimeError as error:
-        raise InputError(
-            f"Not all of the {count} processes were at {coordinator} within {timeout} seconds: start them at the same "
-            f"time, each with its own --process-index. ({_first_line(error)})"
-        ) from None
+        raise InputError(f"The processes at {coordinator} could not be joined: {_first_line(error)}") from None
+    finally:
+        watchdog.rest()
 
 
 def build_mesh(particle_devices: int = 1) -> Mesh:
@@ -109,13 +112,13 @@ class Watchdog:
     A host that is killed breaks its connections, which is heard at once; one that loses its power does not.
     """
 
-    def __init__(self, seconds: float):
-        self._seconds, self._timer = seconds, None
+    def __init__(self, seconds: float, reason: str, code: int = 1):
+        self._seconds, self._reason, self._code, self._timer = seconds, reason, code, None
 
     def feed(self) -> None:
         """There is progress: the time starts anew."""
         self.rest()
-        self._timer = threading.Timer(self._seconds, leave, (f"No answer from another host for {self._seconds:g} s.",))
+        self._timer = threading.Timer(self._seconds, leave, (self._reason, self._code))
         self._timer.daemon = True
         self._timer.start()
 
@@ -124,13 +127,21 @@ class Watchdog:
             self._timer.cancel()
 
 
-def leave(reason: str) -> None:
+def is_lost(error: BaseException | None) -> bool:
+    """Whether an error, or what led to it, is that of a connection to another process."""
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def leave(reason: str, code: int = 1) -> None:
     """Ends at once: at an ordinary end JAX would wait for processes that may be gone."""
-    sentence = f"backstream: {reason} What was saved up to the last checkpoint can be continued with --resume.\n"
     sys.stdout.flush()
-    sys.stderr.write(sentence)
+    sys.stderr.write(f"backstream: {reason}\n")
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(code)
 
 
 def _first_line(error: Exception) -> str:
