@@ -2,8 +2,8 @@
 
     python -m experiments.two_processes
 
-Each stream has its own λ. Every process has one core to itself, if the machine is calm; seconds are those of the processor too,
-which other work on the machine does not change: had each process a core of its own, the slower of the two would tell.
+Each stream has its own λ. Seconds are those of the clock, which mean little unless each process has a core to itself,
+and those of the processor, which other work on the machine does not change.
 """
 
 import json
@@ -12,16 +12,13 @@ import subprocess
 import sys
 import time
 
-SETTINGS = {"dim": 2, "width": 8, "streams": 2048, "warm_ticks": 17, "ticks": 10, "port": 29_617}
-
-if __name__ == "__main__" and len(sys.argv) == 3:
-    os.environ["NPROC"] = "1"
-
 import jax
 import numpy as np
 
 from .fleet import case, names
 from .harness import Results, console
+
+SETTINGS = {"dim": 2, "width": 8, "streams": 2048, "warm_ticks": 17, "ticks": 10, "port": 29_617}
 
 
 def work(count: int, index: int) -> dict:
@@ -49,7 +46,8 @@ def work(count: int, index: int) -> dict:
 
 def together(count: int) -> list[dict]:
     command = [sys.executable, "-m", "experiments.two_processes", str(count)]
-    children = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(count)]
+    options = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "NPROC": "1"}}
+    children = [subprocess.Popen([*command, str(i)], **options) for i in range(count)]
     return [json.loads(child.communicate(timeout=1200)[0].splitlines()[-1]) for child in children]
 
 

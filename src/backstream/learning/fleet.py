@@ -92,7 +92,7 @@ class Fleet:
         ticks, slots = np.asarray(ticks), np.empty(len(names), np.int64)
         told, reports, done, begun = [], [], 0, 0
         new: list[tuple[str, int]] = []
-        look = False
+        look, waiting = False, set[str]()
 
         def flush(end: int) -> None:
             nonlocal done, look
@@ -109,11 +109,14 @@ class Fleet:
                 begun = i
                 if look:
                     flush(i)
+                    waiting = set()
             self._forget(int(rows[i]))
             member = self.members.get(name)
             if member is None:
-                if self._free and self._free[0] in slots[done:begun]:  # its last stream has rows that are not read yet
+                # Its slot, or its name, belonged to a stream that has ended, with rows that are not read yet.
+                if name in waiting or (self._free and self._free[0] in slots[done:begun]):
                     flush(begun)
+                    waiting = set(names[begun:i])
                 slots[i] = self._give()
                 new.append((name, int(slots[i])))
                 if len(self._watches) < self.settings.watched:
@@ -122,6 +125,7 @@ class Fleet:
                 slots[i] = member.slot
             self.members[name] = Member(int(slots[i]), int(rows[i]), None if times is None else times[i])
             self.members.move_to_end(name)
+            waiting.add(name)
             if name in self._watches:
                 look |= self._watches[name].is_due(int((slots[done : i + 1] == slots[i]).sum()), self.monitor.window)
         flush(len(names))
