@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, PyTree
 
 
@@ -19,27 +20,30 @@ def branch(predicate: Bool[Array, ""], yes: Callable, no: Callable, *operands: P
     """
     arrays, static = eqx.partition(operands, eqx.is_array)
 
-    def taking(function):
-        return lambda arrays: function(*eqx.combine(arrays, static))
+    def traced(function):
+        """Traced once: it will be wanted for one and for many, and its Python may be slow."""
+        closed, shapes = jax.make_jaxpr(lambda arrays: function(*eqx.combine(arrays, static)), return_shape=True)(
+            arrays
+        )
+        run = jaxpr_as_fun(closed)
+        return lambda arrays: jax.tree.unflatten(jax.tree.structure(shapes), run(*jax.tree.leaves(arrays))), shapes
+
+    (yes_again, shapes), (no_again, _) = traced(yes), traced(no)
 
     @custom_vmap
     def chosen(predicate, arrays):
-        return jax.lax.cond(predicate, taking(yes), taking(no), arrays)
+        return jax.lax.cond(predicate, yes_again, no_again, arrays)
 
     @chosen.def_vmap
     def for_many(size, batched, predicate, arrays):
         axes = jax.tree.map(lambda axis: 0 if axis else None, batched[1])
 
-        def mapped(function):
-            return jax.vmap(taking(function), (axes,), axis_size=size)
-
         def if_any(wanted, function):
-            shapes = jax.eval_shape(mapped(function), arrays)
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-            return jax.lax.cond(wanted.any(), mapped(function), lambda _: nothing, arrays)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
+            return jax.lax.cond(wanted.any(), jax.vmap(function, (axes,), axis_size=size), lambda _: nothing, arrays)
 
         predicate = jnp.broadcast_to(predicate, (size,))
-        one, other = if_any(predicate, yes), if_any(~predicate, no)
+        one, other = if_any(predicate, yes_again), if_any(~predicate, no_again)
 
         def select(a, b):
             return jnp.where(predicate.reshape(size, *[1] * (a.ndim - 1)), a, b)
