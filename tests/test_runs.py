@@ -31,7 +31,7 @@ def write(writer, positions, start=0):
 def reopened(path):
     writer = RunWriter(path, CONFIG)
     warnings = []
-    checkpoint = writer.resume(lambda: {"sum": np.zeros(())}, warnings.append)
+    checkpoint = writer.resume(lambda record: {"sum": np.zeros(())}, warnings.append)
     return writer, checkpoint, warnings
 
 

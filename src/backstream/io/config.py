@@ -23,10 +23,10 @@ class Columns:
     """Kept beside the results."""
     inputs: tuple[str, ...] = ()
     """Known inputs u of the model."""
-    key: str | None = None
-    """Names the stream of each row, where there are many."""
     elapsed: bool = False
     """Whether the time since the last observation is a further input, the last one."""
+    key: str | None = None
+    """Names the stream of each row, where there are many."""
 
     def __post_init__(self):
         if self.elapsed and self.time is None:
