@@ -78,7 +78,7 @@ def test_a_sudden_fall_is_noticed_once_and_then_usual():
     """The monitor's memory, window by window: quiet, a fall by 1.2 nats, and quiet there. The seed is fixed: noise of
     0.02 nats, against a threshold of 0.1 and of five standard deviations."""
     noise = 0.02 * np.random.default_rng(0).normal(size=40)
-    watch, fell, below_best = Watch(None, -np.inf, 0.0, 0.0, 0), [], []
+    watch, fell, below_best = Watch.begin(None), [], []
     for window, reached in enumerate(np.where(np.arange(40) < 20, -1.0, -2.2) + noise):
         if watch.fell(float(reached), 0.1, 5.0):
             fell.append(window)

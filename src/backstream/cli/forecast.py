@@ -25,7 +25,7 @@ def forecast(
         typer.Option(help="A file with the model's inputs in the rows to come; elapsed time in a column elapsed."),
     ] = None,
     stream: Annotated[
-        list[str] | None, typer.Option(help="With many streams: one of them. May be repeated. [default: all]")
+        list[str] | None, typer.Option(help="With many streams: one of them. May be repeated. Default: all.")
     ] = None,
     model: ModelOption = None,
 ) -> None:

@@ -38,10 +38,8 @@ def inspect(
         "last_time": None if newest is None else newest.record.get("time"),
         "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
-        "streams": None
-        if newest is None or "fleet" not in newest["record"]
-        else len(newest["record"]["fleet"]["streams"]),
-        "set_aside": {} if newest is None else newest["record"].get("aside", {}),
+        "streams": None if newest is None or "fleet" not in newest.record else len(newest.record["fleet"]["streams"]),
+        "set_aside": {} if newest is None else newest.record.get("aside", {}),
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
         "latest": {name: None if value != value else value for name, value in reports[-1]._asdict().items()}

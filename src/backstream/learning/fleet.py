@@ -249,7 +249,7 @@ class Fleet:
         inputs = jax.tree.map(lambda leaf: np.zeros((length, *np.shape(leaf)), dtype), self.panel.u)
         ys = np.zeros((length, self.panel.q.obs_dim), dtype)
         infos = jax.tree.map(np.array, blank_infos(length, self.panel.q.state_dim, dtype))
-        return Watch(anchor, -np.inf), (ys, inputs, infos)
+        return Watch.begin(anchor), (ys, inputs, infos)
 
 
 class Watched(NamedTuple):

@@ -73,7 +73,7 @@ class Monitor(eqx.Module):
 
     def begin(self, state: LearnerState) -> "Watch":
         """Starts to watch a stream from a state of its learner."""
-        return Watch(_copy(state.filtered), -np.inf, 0.0, 0.0, 0)
+        return Watch.begin(_copy(state.filtered))
 
     def look(
         self,
@@ -140,6 +140,10 @@ class Watch(NamedTuple):
     variance: float
     """Mean and variance of that ELBO over the latest windows, RECENT or so."""
     windows: int
+
+    @classmethod
+    def begin(cls, anchor: Any) -> "Watch":
+        return cls(anchor, -np.inf, 0.0, 0.0, 0)
 
     def fell(self, reached: float, least: float, surprise: float) -> bool:
         enough = self.windows >= RECENT
