@@ -42,7 +42,7 @@ SETTINGS = {
     "draws": 2,
     "depth": 2,
     "epochs": 1000,
-    "rate": 1e-2,
+    "rate": 3e-2,
     "timings": 20,
 }
 QUICK = {"dim": 3, "length": 100, "epochs": 200, "rate": 3e-2, "timings": 3}

@@ -5,11 +5,12 @@ Seeds are fixed; each bound lies far from what a learner that does not learn wou
 
 import json
 
+import jax
 import pytest
 
 from backstream.cli.reproduce import Name, _experiments
-from backstream.estimators import Exact
-from experiments import ablations, fig1, fig2, fig3, harness, report, reproduction, table1, table2, table3
+from backstream.estimators import BackwardTrajectories, Exact
+from experiments import ablations, fig1, fig2, fig3, gradients, harness, report, reproduction, table1, table2, table3
 
 
 @pytest.fixture
@@ -112,6 +113,29 @@ def test_ablations(shortened, monkeypatch):
     right, wrong = (parts[f"{name}, T = 1, seed 0"]["start"]["bias"] for name in kept)
     assert right < 1e-6 and wrong > 0.5
     assert abs(parts[f"{ablations.REFERENCE}, seed 0"]["gap"]) < 0.05
+
+
+def test_gradients(monkeypatch, tmp_path):
+    """At the start of a linear-Gaussian stream: unbiased trajectories have no bias, the bench says; a gradient that is
+    off by a half of itself has one of a half, and no noise. Seed fixed; the noise of the first is 0.3 of its length.
+    """
+
+    class Half(Exact):
+        def __call__(self, *arguments, key):
+            exact = super().__call__(*arguments, key=key)
+            return exact._replace(gradient=jax.tree.map(lambda leaf: 0.5 * leaf, exact.gradient))
+
+    made = {gradients.PLAIN: Half(), "trajectories": BackwardTrajectories(8)}
+    monkeypatch.setattr(gradients, "estimators", lambda *_: made)
+    monkeypatch.setattr(gradients, "cases", lambda _: {"slow": gradients.slow})
+    monkeypatch.setattr(gradients, "COLOURS", {gradients.PLAIN: "black"})
+    page = reproduction.reproduce("gradients", tmp_path, quick=True, replicates=64, command="bench")
+    assert "`backstream bench gradients --quick`" in page.read_text() and "nan" not in page.read_text()
+    stages = json.loads(page.with_suffix(".json").read_text())["parts"]["slow"]
+    half, unbiased = stages["start"][gradients.PLAIN], stages["start"]["trajectories"]
+    assert abs(half["bias"] - 0.5) < 1e-4 and half["deviation"] < 1e-4 and half["cosine"] > 0.9999
+    assert unbiased["bias"] < 0.5 * unbiased["deviation"] and unbiased["deviation"] > 0.05
+    assert set(stages) == {"start", "late"}
 
 
 def test_results_survive_an_interruption(tmp_path):
