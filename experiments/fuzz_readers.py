@@ -114,7 +114,7 @@ LIKE = {"count": 3, "values": np.arange(6, dtype="float32").reshape(2, 3), "empt
 
 
 def checkpoint(path: Path, rng: np.random.Generator) -> bool:
-    """What is damaged below the sums meets no reader. What we write ourselves is also tried with sums that are right."""
+    """What is damaged below the sums meets no reader. What we write ourselves is tried with right sums, too."""
     folder = path.parent / "checkpoints" / f"{7:012d}"
     if rng.random() < 0.5 and path.name == ABOUT:
         (folder / SUMS).write_text("".join(f"{value}  {name}\n" for name, value in _sums(folder).items()))

@@ -66,7 +66,7 @@ except ValueError as error:
 @pytest.mark.slow
 def test_a_mesh_of_devices_gives_the_same_numbers():
     """Streams over two devices, the particles of each over two more."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    flags = f"--xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
     ended = subprocess.run(
         [sys.executable, "-c", MESH],
         env=environment() | {"XLA_FLAGS": flags}, capture_output=True, text=True, timeout=SECONDS, check=False,

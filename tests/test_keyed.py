@@ -82,7 +82,7 @@ def run(path, folder, made=None, pieces=None, warn=lambda sentence: None):
 
 def digest(folder):
     checkpoints = Checkpoints(folder / "checkpoints")
-    return checkpoints.about(checkpoints.positions()[-1])["digest"]
+    return checkpoints.about(checkpoints.positions()[-1]).digest
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])

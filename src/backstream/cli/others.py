@@ -2,14 +2,19 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from .failures import told
 
+LINGER = 1.0
+"""Seconds that the first process stays after the others have gone."""
 SAVED = "What was saved up to the last checkpoint can be continued with --resume."
 
 
@@ -44,9 +49,7 @@ class Others:
         if not self.wanted:
             yield
             return
-        import jax
-
-        from backstream.io import hosts
+        from backstream.io import checkpoints, hosts
 
         # What the collectives have to say about themselves goes to stdout, where results are expected.
         sys.stdout.flush()
@@ -57,8 +60,8 @@ class Others:
             self._watchdog = hosts.Watchdog(self.timeout, f"No answer from another host for {self.timeout} s. {SAVED}")
             self.progress()
             yield
+            checkpoints.wait_for_all("the end")
             self._watchdog.rest()
-            jax.distributed.shutdown()
         except Exception as error:
             if hosts.is_lost(error):
                 hosts.leave(f"Another host went away, or cannot be reached. {SAVED}")
@@ -66,6 +69,19 @@ class Others:
             sys.stdout.flush()
             print(f"backstream: {sentence}", file=sys.stderr, flush=True)
             os._exit(code)
+
+    def end(self, code: int) -> None:
+        """Ends the command. Among several processes the first goes last, and none by way of JAX's own shutdown: whoever
+        finds the first gone before its farewell was answered would be aborted."""
+        if not self.wanted:
+            if code:
+                raise typer.Exit(code)
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.is_first():
+            time.sleep(LINGER)
+        os._exit(code)
 
     def progress(self) -> None:
         """Has been made."""

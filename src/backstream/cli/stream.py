@@ -184,8 +184,7 @@ def _run(
     machine.start(config.precision, others.wanted)
     with others.together():
         _learn(source_name, path, config, expected, skip, follow, format, shown, others, stop)
-    if stop.requested():
-        raise typer.Exit(stop.exit_code())
+    others.end(stop.exit_code() if stop.requested() else 0)
 
 
 def _learn(

@@ -116,7 +116,7 @@ class Checkpoints:
                 shutil.rmtree(incoming, ignore_errors=True)
                 incoming.mkdir()
                 _require_room(incoming, sum(array.nbytes for array in arrays.values()))
-            _wait_for_all(f"{incoming} is there")
+            wait_for_all(f"{incoming} is there")
             _save_arrays(incoming / STATE, {name: array for name, array in arrays.items() if array.size})
             if first:
                 (incoming / ABOUT).write_text(json.dumps(about, indent=1))
@@ -129,7 +129,7 @@ class Checkpoints:
         if first:
             for old in self.positions()[: -self.keep]:
                 shutil.rmtree(self.path(old))
-        _wait_for_all(f"{final} is there")
+        wait_for_all(f"{final} is there")
         return final
 
     def about(self, position: int) -> "About":
@@ -314,7 +314,8 @@ def _load_arrays(path: Path, homes: dict[str, Any]) -> dict[str, Any]:
         return checkpointer.restore(path.absolute(), args=ocp.args.PyTreeRestore(restore_args=arguments))
 
 
-def _wait_for_all(what: str) -> None:
+def wait_for_all(what: str) -> None:
+    """Until all processes have come this far."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
