@@ -9,7 +9,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from backstream import metrics, plots, posterior
@@ -39,14 +39,12 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     state, _ = learner.init(q, ys[0], key=key_learner)
     watch, curve, reports = monitor.begin(state), [(0, metrics.rmse(before[0].mean, states))], []
     columns = (
-        TextColumn("learning"),
-        BarColumn(),
+        BarColumn(bar_width=8),
         TextColumn("{task.completed:>6,.0f} read"),
-        TextColumn("{task.fields[speed]:>6} obs/s"),
-        TextColumn("ELBO/step {task.fields[elbo]:>7}"),
-        TextColumn("unbiased {task.fields[unbiased]:>7}"),
+        TextColumn("{task.fields[speed]:>5} obs/s"),
+        TextColumn("ELBO/step {task.fields[elbo]:>5}"),
+        TextColumn("unbiased {task.fields[unbiased]:>5}"),
         TextColumn("ESS {task.fields[ess]}"),
-        TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", unbiased="…", ess="…")

@@ -17,7 +17,7 @@ from .streaming import Progress
 
 def effective_samples(report: Report) -> str:
     """The effective sample size in a window of the stream. Trajectories are not weighted, so that they have none."""
-    return "none, no weights" if math.isnan(report.ess) else f"{report.ess:.1f}"
+    return "none" if math.isnan(report.ess) else f"{report.ess:.1f}"
 
 
 class ProgressLine:
