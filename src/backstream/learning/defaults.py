@@ -33,7 +33,7 @@ class Settings:
     """Trajectories that are drawn through the window."""
     particles: int = 100
     """Samples that the recursion carries."""
-    gamma: float = 0.9
+    gamma: float = 0.8
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float | None = None
     """The step size of Adam, which falls to a tenth over the first 270 000 observations. None is that of the method:
