@@ -21,7 +21,7 @@ from backstream.families import Conjugate, Innovation
 from backstream.learning import OnlineLearner, default_learner, fit, fit_within_epochs
 from backstream.plots import BLUE, GREEN, ORANGE
 
-from .harness import MISSING, over_seeds, spread, table
+from .harness import MISSING, for_each_seed, over_seeds, spread, table
 from .table1 import case
 
 TITLE = "Fig. 3: updates inside an epoch, or one per epoch"
@@ -77,14 +77,10 @@ def epochs_needed(values: list[float], end: float, start: float, share: float = 
 
 
 def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for seed in range(replicates):
-        for name in STYLES:
-            found[f"{name}, seed {seed}"] = lambda name=name, seed=seed: curve(name, settings, seed)
-        found[f"limit, seed {seed}"] = lambda seed=seed: case(settings, seed)[0].limit(
-            settings["limit_particles"], smoothing=False
-        )
-    return found
+    def limit(seed):
+        return case(settings, seed)[0].limit(settings["limit_particles"], smoothing=False)
+
+    return for_each_seed(replicates, STYLES, lambda name, seed: curve(name, settings, seed), limit)
 
 
 def markdown(content: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,17 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 MISSING = "not run yet"
+
+
+def for_each_seed(
+    replicates: int, names: Iterable[str], run: Callable[[str, int], Any], limit: Callable[[int], Any]
+) -> dict[str, Callable[[], Any]]:
+    """The parts `name, seed 0`, …, `limit, seed 0`, `name, seed 1`, …: all that belongs to one seed before the next."""
+    found: dict[str, Callable[[], Any]] = {}
+    for seed in range(replicates):
+        found |= {f"{name}, seed {seed}": partial(run, name, seed) for name in names}
+        found[f"limit, seed {seed}"] = partial(limit, seed)
+    return found
 
 
 def over_seeds(parts: dict[str, Any], name: str, *keys: str) -> list[float]:

@@ -23,7 +23,7 @@ from backstream.families import PerStep
 from backstream.learning import PerStepLearner
 from backstream.plots import BLACK, BLUE, ORANGE
 
-from .harness import console, over_seeds, spread, table
+from .harness import console, for_each_seed, over_seeds, spread, table
 from .table1 import case
 
 TITLE = "Table 2: one-step smoothing, non-amortised"
@@ -101,14 +101,11 @@ def times(settings: dict[str, Any], rounds: int = 5) -> dict[str, float]:
 
 
 def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"time": lambda: times(settings)}
-    for seed in range(replicates):
-        for name in NAMES:
-            found[f"{name}, seed {seed}"] = lambda name=name, seed=seed: run(name, settings, seed)
-        found[f"limit, seed {seed}"] = lambda seed=seed: case(settings, seed)[0].limit(
-            settings["limit_particles"], smoothing=False
-        )
-    return found
+    def limit(seed):
+        return case(settings, seed)[0].limit(settings["limit_particles"], smoothing=False)
+
+    seeds = for_each_seed(replicates, NAMES, lambda name, seed: run(name, settings, seed), limit)
+    return {"time": lambda: times(settings)} | seeds
 
 
 def markdown(content: dict[str, Any]) -> str:
