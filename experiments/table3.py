@@ -64,6 +64,7 @@ QUICK = {
 }
 DEFAULT, RECURSION, PAPER = "default", "recursion with renewal", "paper's settings"
 NAMES = (DEFAULT, RECURSION, PAPER)
+STYLES = {DEFAULT: (BLUE, "o-"), RECURSION: (GREEN, "^-"), PAPER: (ORANGE, "s--")}
 
 
 def case(settings: dict[str, Any], seed: int) -> tuple[Judge, jax.Array]:
@@ -174,35 +175,37 @@ def each_seed(parts: dict[str, Any]) -> str:
     return table(header, rows)
 
 
-def figure(content: dict[str, Any], names: tuple[str, ...] = (DEFAULT, PAPER), ylabel: str = "x₁"):
-    """Top: the ELBO per observation while learning. Bottom: a test sequence, smoothed at the snapshots."""
-    drawn, (top, *rest) = plt.subplots(1 + len(names), 1, figsize=(8, 3 + 2.2 * len(names)), layout="constrained")
-    for (name, colour, style), axes in zip(((names[0], BLUE, "o-"), (names[1], ORANGE, "s--")), rest, strict=True):
-        part = content["parts"].get(f"{name}, seed 0")
-        if part is None:
-            axes.set_title(f"{name}: {MISSING}", fontsize="small")
-            continue
+def figure(content: dict[str, Any]):
+    """Top: the ELBO per observation while learning. Below, for each learner that was run: a test sequence, smoothed at
+    the snapshots."""
+    run = {name: content["parts"].get(f"{name}, seed 0") for name in STYLES}
+    run = {name: part for name, part in run.items() if part is not None}
+    tested = {name: part["test"] for name, part in run.items() if "test" in part}
+    drawn, axes = plt.subplots(
+        1 + len(tested), 1, figsize=(8, 3 + 2.2 * len(tested)), layout="constrained", squeeze=False
+    )
+    top, *rest = axes[:, 0]
+    for name, part in run.items():
+        colour, style = STYLES[name]
         t = [row["observations"] for row in part["curve"]]
         top.plot(t, [row["elbo"] for row in part["curve"]], style, color=colour, markersize=3, label=f"{name}, its own")
         unbiased = [row["unbiased_elbo"] for row in part["curve"]]
         top.plot(t, unbiased, ":", color=colour, label=f"{name}, unbiased")
-        _snapshots(axes, name, part.get("test"), ylabel)
     top.set(xlabel="observations read", ylabel="ELBO per observation")
     top.set_ylim(bottom=max(top.get_ylim()[0], -40))
     if top.lines:
         top.legend(fontsize="small", frameon=False)
+    for (name, test), panel in zip(tested.items(), rest, strict=True):
+        _snapshots(panel, name, test)
     return drawn
 
 
-def _snapshots(axes: Any, name: str, test: dict[str, Any] | None, ylabel: str) -> None:
-    if test is None:
-        axes.set_title(f"{name}: snapshots {MISSING}", fontsize="small")
-        return
+def _snapshots(axes: Any, name: str, test: dict[str, Any]) -> None:
     axes.plot(test["states"], color=GREY, linewidth=2.5, label="truth")
     colours = (ORANGE, GREEN, BLUE)
     for (count, mean), colour, style in zip(test["smoothed"].items(), colours, (":", "--", "-"), strict=False):
         axes.plot(mean, style, color=colour, linewidth=0.8, label=f"after {max(1, int(count)):,}")
     low, high = np.min(test["states"]), np.max(test["states"])
     margin = 0.3 * (high - low)
-    axes.set(xlabel="time", ylabel=ylabel, ylim=(low - margin, high + margin), title=f"{name}: test sequence, smoothed")
+    axes.set(xlabel="time", ylabel="x₁", ylim=(low - margin, high + margin), title=f"{name}: test sequence, smoothed")
     axes.legend(fontsize="x-small", frameon=False, ncols=4)

@@ -55,7 +55,9 @@ def reproduce(
 def bench(
     name: Annotated[Bench, typer.Argument(help="gradients: bias, noise and price of each estimator, for given λ.")],
     quick: Quick = False,
-    replicates: Annotated[int | None, typer.Option(min=2, help="How many runs of each estimator. 16.")] = None,
+    replicates: Annotated[
+        int | None, typer.Option(min=2, help="How many runs of each estimator. Default: 16, or 4 with --quick.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path("bench"),
 ) -> None:
     """Measure what the library claims of itself. Files and interruptions are as with `reproduce`.
