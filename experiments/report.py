@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from backstream import plots
 
 from .harness import MISSING, RESULTS, first_within, over_seeds, table
@@ -236,7 +238,8 @@ def main() -> None:
         path = RESULTS / f"{name}.json"
         if path.exists():
             (DOCS / picture(name)).parent.mkdir(exist_ok=True)
-            plots.save(result(name).figure(json.loads(path.read_text())), DOCS / picture(name))
+            drawn = plots.save(result(name).figure(json.loads(path.read_text())), DOCS / picture(name))
+            Image.open(drawn).convert("RGB").quantize(256).save(drawn, optimize=True)  # a third of the size
 
 
 if __name__ == "__main__":
