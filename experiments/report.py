@@ -59,6 +59,19 @@ def recursion_or_window() -> str:
     return text
 
 
+def many_dimensions() -> str:
+    found, rows = parts("recursion_or_window"), []
+    for d, published in ((20, "0.108"), (50, ""), (100, "0.107")):
+        for name, curve in found.items():
+            if name.startswith(f"d={d}, window 8"):
+                last, raw = curve[-1], found[f"d={d}, limit"]["raw"]
+                errors = [f"{value:.4f}" for value in (raw, last["smoothing"], last["filtering"])]
+                cost = f"{last['observations']:,}", f"{1e3 * last['seconds'] / last['observations']:.2f}"
+                rows.append([str(d), name.removeprefix(f"d={d}, "), *cost, *errors, published])
+    header = ["d", "learner", "read", "ms", "the observation itself", "smoothing", "filtering", "Campbell et al."]
+    return "\n" + table(header, rows)
+
+
 def reproduced(name: str) -> str:
     """The section of a result: what has been run of it so far, and its picture."""
     chosen, path = result(name), RESULTS / f"{name}.json"
@@ -216,7 +229,7 @@ SECTIONS = {
         "regime": regime,
         "fuzz": fuzz,
     },
-    "choosing.md": {"recursion or window": recursion_or_window},
+    "choosing.md": {"recursion or window": recursion_or_window, "many dimensions": many_dimensions},
     "reproduction.md": {"summary": summary} | {name: partial(reproduced, name) for name in NAMES} | {"model": model},
 }
 
