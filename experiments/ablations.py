@@ -59,12 +59,12 @@ class WithoutEntropy(OfflineEstimator):
 
     estimator: OfflineEstimator
 
-    def __call__(self, p, q, ys, inputs=None, *, key):
+    def estimate(self, p, q, ys, inputs, key):
         def entropy(q):
             last = jax.tree.map(lambda leaf: leaf[-1], filter_states(q, ys, inputs))
             return -q.marginal(last).frame().log_det
 
-        found = self.estimator(p, q, ys, inputs, key=key)
+        found = self.estimator.estimate(p, q, ys, inputs, key)
         lost = eqx.filter_grad(entropy)(q)
         return found._replace(gradient=jax.tree.map(jnp.subtract, found.gradient, lost))
 

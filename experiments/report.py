@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from backstream import plots
@@ -57,6 +58,14 @@ def recursion_or_window() -> str:
         header += (["ELBO per step"] if "fresh_elbo" in limit else []) + ["within 5 %, and stays"]
         text += f"\n**{title}** (limit: {best}{raw})\n\n" + table(header, rows)
     return text
+
+
+def slow_stream() -> str:
+    found, gaps = parts("slow_stream"), {}
+    for name, part in found.items():
+        gaps.setdefault(name.rpartition(", seed ")[0], []).append(1e6 * part["gap"])
+    rows = [[name, f"{np.median(each):.2g}", f"{min(each):.2g}", f"{max(each):.2g}"] for name, each in gaps.items()]
+    return "\n" + table(["learner", "median", "best seed", "worst seed"], rows)
 
 
 def many_dimensions() -> str:
@@ -229,7 +238,11 @@ SECTIONS = {
         "regime": regime,
         "fuzz": fuzz,
     },
-    "choosing.md": {"recursion or window": recursion_or_window, "many dimensions": many_dimensions},
+    "choosing.md": {
+        "recursion or window": recursion_or_window,
+        "slow stream": slow_stream,
+        "many dimensions": many_dimensions,
+    },
     "reproduction.md": {"summary": summary} | {name: partial(reproduced, name) for name in NAMES} | {"model": model},
 }
 

@@ -19,7 +19,6 @@ import optax
 from backstream import metrics, posterior
 from backstream.estimators import (
     BackwardSampling,
-    BackwardTrajectories,
     Forward,
     MomentCorrected,
     RecursiveScore,
@@ -28,7 +27,7 @@ from backstream.estimators import (
     Truncated,
 )
 from backstream.families import BackwardFamily, Conjugate, Innovation
-from backstream.learning import OnlineLearner, default_learner
+from backstream.learning import Monitor, OnlineLearner, default_learner
 from backstream.learning.defaults import falling
 from backstream.models import ChaoticRNN
 from backstream.plots import BLUE, GREEN, GREY, ORANGE
@@ -130,12 +129,15 @@ def run(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def held_elbos(learner: OnlineLearner, q: BackwardFamily, ys: Any, key: jax.Array) -> dict[str, float]:
-    """The learner's own ELBO per step and an unbiased one, on the same fresh data under the same λ, which is held."""
-    held = OnlineLearner(learner.model, learner.estimator, optax.set_to_zero())
-    state, first = held.init(_copy(q), ys[0], key=key)
-    _, infos = held.scan(state, ys[1:])
-    unbiased = eqx.filter_jit(BackwardTrajectories(100))(learner.model, q, ys, key=key).elbo
-    return {"own": float(first.elbo + infos.elbo.sum()) / len(ys), "unbiased": float(unbiased) / len(ys)}
+    """The learner's own ELBO per step and an unbiased one, of the same fresh data under the same λ, which is held."""
+    held, start = OnlineLearner(learner.model, learner.estimator, optax.set_to_zero()), 100
+    monitor = Monitor(len(ys) - start)
+    state, _ = held.init(_copy(q), ys[0], key=key)
+    state, _ = held.scan(state, ys[1:start])
+    watch = monitor.begin(state)
+    state, infos = held.scan(state, ys[start:])
+    report = monitor.look(held, watch, state, infos, ys[start:])[1]
+    return {"own": report.elbo, "unbiased": report.unbiased_elbo, "error": report.unbiased_error}
 
 
 def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:

@@ -140,8 +140,8 @@ def test_conforms(case):
     tolerance = 5e-2 if isinstance(estimator, Regression) else 2e-3
     keys = jax.random.split(KEY, 2)
     y = jnp.asarray(ys)
-    carries, _ = jax.vmap(lambda key: estimator.init(p, q, y[0], key=key))(keys)
-    _, batch = jax.vmap(lambda carry, key: estimator.step(p, q, carry, y[1], key=key))(carries, keys)
+    carries, _ = jax.jit(jax.vmap(lambda key: estimator.init(p, q, y[0], key=key)))(keys)
+    _, batch = jax.jit(jax.vmap(lambda carry, key: estimator.step(p, q, carry, y[1], key=key)))(carries, keys)
     carry, _ = first(ys[0], keys[1])
     _, alone = step(carry, ys[1], keys[1])
     for a, b in zip(jax.tree.leaves(batch.total), jax.tree.leaves(alone.total), strict=True):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from backstream.models.density import log_emission, log_prior
 
-from .base import OfflineEstimator, check_case, differentiate, require_amortised
+from .base import OfflineEstimator, differentiate
 from .particles import backward_kernels, draw, log_backward, log_transition
 from .weights import SelfNormalised
 
@@ -28,9 +28,7 @@ class AutodiffThroughWeights(OfflineEstimator):
         if self.num_particles < 1:
             raise ValueError(f"num_particles must be at least 1, not {self.num_particles}.")
 
-    def __call__(self, p, q, ys, inputs=None, *, key):
-        check_case(p, q, ys, inputs)
-        require_amortised(q)
+    def estimate(self, p, q, ys, inputs, key):
         weights = SelfNormalised()
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 

@@ -75,12 +75,30 @@ def require_amortised(q: BackwardFamily) -> None:
 
 
 class OfflineEstimator(eqx.Module):
-    """Reads a whole sequence."""
+    """Reads a whole sequence, in one compiled program."""
+
+    def __call__(
+        self,
+        p: StateSpaceModel,
+        q: BackwardFamily,
+        ys: Float[Array, "t dy"],
+        inputs: Inputs = None,
+        *,
+        key: Array | None,
+    ) -> Estimate:
+        """The ELBO of the sequence and its gradient."""
+        check_case(p, q, ys, inputs)
+        require_amortised(q)
+        return _estimated(self, p, q, ys, inputs, key)
 
     @abstractmethod
-    def __call__(
-        self, p: StateSpaceModel, q: BackwardFamily, ys: Float[Array, "t dy"], inputs: Inputs = None, *, key: Array
-    ) -> Estimate: ...
+    def estimate(self, p: Any, q: Any, ys: Array, inputs: Inputs, key: Any) -> Estimate:
+        """The same, once it is known that model, family and observations fit together."""
+
+
+@eqx.filter_jit
+def _estimated(estimator, p, q, ys, inputs, key):
+    return estimator.estimate(p, q, ys, inputs, key)
 
 
 class Scan(OfflineEstimator):
@@ -88,13 +106,12 @@ class Scan(OfflineEstimator):
 
     online: OnlineEstimator
 
-    def __call__(self, p, q, ys, inputs=None, *, key):
+    def estimate(self, p, q, ys, inputs, key):
         def step(carry, scanned):
             t, y, u = scanned
             carry, estimate = self.online.step(p, q, carry[0], y, u, key=jax.random.fold_in(key, t))
             return (carry, estimate.total), None
 
-        check_case(p, q, ys, inputs)
         first = jax.tree.map(lambda leaf: leaf[0], inputs)
         rest = jax.tree.map(lambda leaf: leaf[1:], inputs)
         carry, estimate = self.online.init(p, q, ys[0], first, key=jax.random.fold_in(key, 0))

@@ -22,7 +22,7 @@ from backstream.gaussian import LOG_2PI, inverse_root
 from backstream.models.base import Inputs
 from backstream.models.linear_gaussian import LinearGaussian
 
-from .base import OfflineEstimator, check_case, differentiate
+from .base import OfflineEstimator, differentiate
 
 
 class Exact(OfflineEstimator):
@@ -43,7 +43,10 @@ class Exact(OfflineEstimator):
     learn_model: bool = eqx.field(static=True, default=False)
 
     def __call__(self, p, q, ys, inputs=None, *, key=None):
-        check_case(p, q, ys, inputs)
+        """The ELBO of the sequence and its gradient. Nothing is drawn: a key is not needed."""
+        return super().__call__(p, q, ys, inputs, key=key)
+
+    def estimate(self, p, q, ys, inputs, key):
         if not isinstance(p, LinearGaussian):
             raise TypeError(f"Exact needs a LinearGaussian model, not {type(p).__name__}.")
         if not q.affine:

@@ -8,7 +8,7 @@ from jax.lax import stop_gradient
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior
 
-from .base import OfflineEstimator, check_case, differentiate, require_amortised
+from .base import OfflineEstimator, differentiate
 from .particles import Particles, backward_kernels, draw, log_backward, log_transition
 from .score import RecursiveScore
 from .sensitivity import Forward
@@ -38,9 +38,7 @@ class ReverseScore(OfflineEstimator):
         if self.score.learn_model or self.score.functional is not None:
             raise ValueError("ReverseScore gives the gradient in λ only: no learn_model and no functional.")
 
-    def __call__(self, p, q, ys, inputs=None, *, key):
-        check_case(p, q, ys, inputs)
-        require_amortised(q)
+    def estimate(self, p, q, ys, inputs, key):
         score, gamma = self.score, self.score.objective.discount
         telescopes = gamma == 1  # what the observations add is L_T: only the last outer term is left
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))

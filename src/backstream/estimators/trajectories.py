@@ -29,9 +29,7 @@ from .base import (
     OfflineEstimator,
     OnlineEstimate,
     OnlineEstimator,
-    check_case,
     differentiate,
-    require_amortised,
 )
 from .branching import branch
 from .sums import CompensatedSum
@@ -65,9 +63,7 @@ class BackwardTrajectories(OfflineEstimator):
     def __check_init__(self):
         _check_num_trajectories(self.num_trajectories)
 
-    def __call__(self, p, q, ys, inputs=None, *, key):
-        check_case(p, q, ys, inputs)
-        require_amortised(q)
+    def estimate(self, p, q, ys, inputs, key):
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 
         def elbo(p, q):
