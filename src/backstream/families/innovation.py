@@ -150,7 +150,7 @@ class Innovation(BackwardFamily):
         return self.log_obs_scale.shape[-1]
 
     def init(self, y, u=None):
-        prediction = self.dynamics.start()
+        prediction = self._dynamics(None).start()
         elapsed = None if self.clock is None else jnp.ones((), prediction.mean.dtype)
         return prediction.add_site(*self._site(prediction, y))._replace(elapsed=elapsed)
 
@@ -166,7 +166,10 @@ class Innovation(BackwardFamily):
         return self._dynamics(state.elapsed).potential(x)
 
     def _dynamics(self, elapsed: Float[Array, ""] | None) -> LinearDynamics:
-        return self.dynamics if elapsed is None else self.dynamics.over(elapsed)
+        """With the prior mean held: a stream says nothing of it after its first rows, and it alone of all that is
+        learned would have a unit, in which a step of the optimiser may be a million standard deviations."""
+        held = eqx.tree_at(lambda own: own.mean0, self.dynamics, replace_fn=jax.lax.stop_gradient)
+        return held if elapsed is None else held.over(elapsed)
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:
         """The rows of the site, and their residuals, both in units of its standard deviations."""
@@ -201,7 +204,7 @@ class Innovation(BackwardFamily):
         inputs = [
             jnp.arcsinh(y / r),
             1.0 - seen.astype(y.dtype),
-            jnp.arcsinh((prediction.mean - self.dynamics.mean0) / jnp.sqrt(prior)),
+            jnp.arcsinh((prediction.mean - jax.lax.stop_gradient(self.dynamics.mean0)) / jnp.sqrt(prior)),
             jnp.log(variance / prior + FLOOR),
         ]
         raw_precision, raw_mean = jnp.split(self.net(jnp.concatenate(inputs)), 2)
