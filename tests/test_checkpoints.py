@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -132,6 +133,42 @@ def test_any_changed_byte_is_refused_by_name_and_the_one_before_is_used(tmp_path
             assert str(tmp_path / "000000000020") in sentence and "damaged" in sentence and "before it" in sentence
             file.write_bytes(whole)
     assert checkpoints.newest(blank()).position == 20
+
+
+def test_what_lies_beside_checkpoints_is_left_alone(tmp_path):
+    """A directory that is none of ours, files in the place of checkpoints, links to others, copies under another
+    position, nothing but an empty list of sums: none is used, none is in the way, and nothing that a link leads to is
+    touched."""
+    small, elsewhere = {"values": np.arange(3.0)}, tmp_path / "elsewhere"
+    Checkpoints(elsewhere).save(40, small, {})
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, keep=1)
+    checkpoints.save(10, small, {})
+    for name in ("20", "٠٠٠٠٠٠٠٠٠٠٢٠"):
+        (folder / name).mkdir()
+    (folder / "000000000030").write_text("a file")
+    (folder / "000000000040").symlink_to(elsewhere / "000000000040")
+    shutil.copytree(folder / "000000000010", folder / "000000000050")
+    (folder / "000000000060").mkdir()
+    (folder / "000000000060" / "SHA256SUMS").touch()
+    linked = folder / "000000000070"
+    shutil.copytree(elsewhere / "000000000040", linked)
+    shutil.rmtree(linked / "state")
+    (linked / "state").symlink_to(elsewhere / "000000000040" / "state")
+    warnings = []
+    assert checkpoints.newest(small, warnings.append).position == 10
+    assert [warning.split("damaged: ")[1].split(".")[0] for warning in warnings] == [
+        "state is a link to something else",
+        "about",
+        "it is that of row 10",
+        "000000000040 is a link to something else",
+        "SHA256SUMS is missing",
+    ]
+    checkpoints.save(15, small, {})
+    assert 15 in checkpoints.positions() and 10 not in checkpoints.positions()
+    checkpoints.save(80, small, {})
+    assert checkpoints.positions() == [80]
+    assert Checkpoints(elsewhere).newest(small).position == 40 and (folder / "20").is_dir()
 
 
 def test_when_all_are_damaged_nothing_is_guessed(tmp_path):

@@ -136,15 +136,23 @@ def test_a_changed_file_is_refused_before_it_is_run(tmp_path):
     assert not file.with_suffix(".ran").exists()
 
 
-def test_nothing_in_a_run_directory_is_executed(tmp_path):
-    file = tmp_path / "own.py"
-    file.write_text(OWN)
-    _, choice = find(f"{file}:Own", {})
-    file.with_suffix(".ran").unlink()
-    recorded(tmp_path, model=choice, precision="float64")
-    with pytest.raises(InputError, match="lies in the run directory, from which nothing is executed"):
-        _ = Run(tmp_path).learned
-    assert not file.with_suffix(".ran").exists()
+def test_nothing_in_a_run_directory_is_executed(tmp_path, monkeypatch):
+    """By its path, by a link to it or from it, as a module, or in a package whose __init__ would be run first."""
+    path, outside = tmp_path / "run", tmp_path / "outside.py"
+    (path / "package").mkdir(parents=True)
+    for file in (path / "own.py", path / "package" / "__init__.py", path / "package" / "own.py", outside):
+        file.write_text(OWN)
+    (tmp_path / "link.py").symlink_to(path / "own.py")
+    (path / "link.py").symlink_to(outside)
+    monkeypatch.chdir(path)
+    monkeypatch.syspath_prepend(str(path))
+    _, choice = find(f"{outside}:Own", {})
+    outside.with_suffix(".ran").unlink()
+    for name in (path / "own.py", "own.py", "../run/own.py", tmp_path / "link.py", "link.py", "own", "package.own"):
+        recorded(path, model=replace(choice, name=f"{name}:Own"), precision="float64")
+        with pytest.raises(InputError, match="lies in the run directory, from which nothing is executed"):
+            _ = Run(path).learned
+    assert not list(tmp_path.rglob("*.ran"))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,18 @@
 """Run directories, without a learner: what is committed stays, what is not is dropped, and one process writes."""
 
+import json
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from backstream.io.checkpoints import Checkpoints
 from backstream.io.config import Config, Saving
 from backstream.io.errors import InputError, RunError
 from backstream.io.runs import RunWriter, open_config, read_filtered, read_reports
+from backstream.io.tables import write_table
 from backstream.learning import Report, Settings
 
 CONFIG = Config(learning=Settings().settled(), saving=Saving(checkpoint_every=10, keep=2))
@@ -86,6 +92,73 @@ def test_going_back_to_the_checkpoint_before_drops_what_came_after(tmp_path):
     write(writer, (20,), 13)
     writer.close()
     assert read_filtered(tmp_path)["row"].to_pylist() == list(range(20))
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path):
+    """It fits in shape, and was moved here by hand; so does one that says nothing of where it is from."""
+    for name, seed in (("one", 1), ("other", 2)):
+        config = replace(CONFIG, learning=replace(CONFIG.learning, seed=seed))
+        writer = RunWriter(tmp_path / name, config)
+        write(writer, (10,))
+        writer.close()
+    shutil.rmtree(tmp_path / "one" / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "one" / "checkpoints")
+    writer = RunWriter(tmp_path / "one", replace(CONFIG, learning=replace(CONFIG.learning, seed=1)))
+    with pytest.raises(InputError, match=r"A checkpoint in .*one/checkpoints was made with learning\.seed = 2, not 1"):
+        writer.resume(lambda record: {"sum": np.zeros(())}, print)
+    Checkpoints(tmp_path / "one" / "checkpoints").save(20, {"sum": np.zeros(())}, {})
+    with pytest.raises(InputError, match="does not say which run it belongs to"):
+        writer.resume(lambda record: {"sum": np.zeros(())}, print)
+    assert read_filtered(tmp_path / "one")["row"].to_pylist() == list(range(10))
+    writer.close()
+
+
+def test_a_run_is_written_where_it_is(tmp_path):
+    """Links in a run directory lead to no file that is written, emptied or removed."""
+    writer = RunWriter(tmp_path / "run", CONFIG)
+    write(writer, (10,))
+    writer.close()
+    mine = tmp_path / "mine"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "000000000099.parquet").write_text("mine")
+    (mine / "sub" / "notes").write_text("mine")
+    for link, target in (
+        (tmp_path / "run" / ".incoming-config.toml", mine / "sub"),
+        (tmp_path / "run" / ".incoming-metrics.jsonl", mine / "000000000099.parquet"),
+        (tmp_path / "run" / "filtered" / "000000000050.parquet", mine / "000000000099.parquet"),
+    ):
+        link.symlink_to(target)
+    reopened(tmp_path / "run")[0].close()
+    atomic_link = tmp_path / ".incoming-table.csv"
+    atomic_link.symlink_to(mine / "000000000099.parquet")
+    write_table(rows(0, 3), tmp_path / "table.csv", "")
+    assert not atomic_link.exists() and (tmp_path / "table.csv").read_text().startswith('"row"')
+    for name in ("filtered", "checkpoints", "lock", "metrics.jsonl"):
+        kept = (tmp_path / "run" / name).rename(tmp_path / "kept")
+        (tmp_path / "run" / name).symlink_to(mine)
+        with pytest.raises(InputError, match=f"run/{name} is a link"):
+            RunWriter(tmp_path / "run", CONFIG)
+        (tmp_path / "run" / name).unlink()
+        kept.rename(tmp_path / "run" / name)
+    assert (mine / "000000000099.parquet").read_text() == (mine / "sub" / "notes").read_text() == "mine"
+
+
+def test_what_others_put_into_a_run_is_passed_over(tmp_path):
+    """A table beside the parts, and reports that are of another shape: they are no results, and no reason to stop."""
+    writer = RunWriter(tmp_path, CONFIG)
+    write(writer, (10,))
+    writer.close()
+    good = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "filtered" / "copy.parquet").write_bytes(b"mine")
+    bad = [{"t": "10"}, {"t": 1.5}, {"t": True}, {"t": None}, {"elbo": "-1"}, {"warnings": [3]}, {"row": "x"}]
+    lines = [json.dumps(json.loads(good) | change).encode() for change in bad]
+    odd = [b"[1]", b"3", b"null", b"[" * 100_000]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines + odd) + b"\n" + good)
+    assert [found.t for found in read_reports(tmp_path)] == [10]
+    reopened(tmp_path)[0].close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == good
+    assert read_filtered(tmp_path)["row"].to_pylist() == list(range(10))
+    assert (tmp_path / "filtered" / "copy.parquet").read_bytes() == b"mine"
 
 
 def test_one_process_writes(tmp_path):

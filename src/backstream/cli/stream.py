@@ -205,7 +205,7 @@ def _learn(
     from backstream.io.progress import ProgressLine
     from backstream.io.sources import open_source
 
-    model, choice = find(config.model.name, config.model.parameters, expected)
+    model, choice = find(config.model.name, config.model.parameters, expected, path)
     try:
         source = open_source(
             source_name,

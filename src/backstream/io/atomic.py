@@ -12,7 +12,8 @@ def write(path: Path, content: bytes) -> None:
     """Puts a file in place of whatever was there."""
     incoming = path.with_name(INCOMING + path.name)
     try:
-        with open(incoming, "wb") as file:
+        incoming.unlink(missing_ok=True)  # were it a link, something elsewhere would be overwritten
+        with open(incoming, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -30,8 +31,7 @@ def publish(incoming: Path, final: Path) -> None:
             with open(Path(folder) / name, "rb") as file:
                 os.fsync(file.fileno())
         sync_directory(Path(folder))
-    if final.exists():
-        shutil.rmtree(final)
+    remove(final)
     os.rename(incoming, final)
     sync_directory(final.parent)
 
@@ -48,4 +48,12 @@ def sync_directory(folder: Path) -> None:
 def discard_incoming(folder: Path) -> None:
     """Removes what a killed process was in the middle of writing."""
     for path in folder.glob(INCOMING + "*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """A file, a directory with all that is in it, or a link, but nothing that it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -91,14 +91,15 @@ class ModelChoice:
 
 
 def find(
-    name: str, parameters: dict[str, Any], expected: Identity | None = None
+    name: str, parameters: dict[str, Any], expected: Identity | None = None, run: Path | None = None
 ) -> tuple[StateSpaceModel, ModelChoice]:
     """The model of a name, with the choice to be written down.
 
     `name` is a shipped one, `file.py:Class` or `package.module:Class`. Where an identity is expected, a source file
-    that has changed is refused before it is run, and values that have changed afterwards.
+    that has changed is refused before it is run, and values that have changed afterwards. Nothing that lies in the
+    directory `run` is executed.
     """
-    maker, source, full_name = _maker(name, expected)
+    maker, source, full_name = _maker(name, expected, run)
     try:
         inspect.signature(maker).bind(**parameters)
     except TypeError as error:
@@ -129,7 +130,7 @@ def describe(model: StateSpaceModel) -> ModelChoice:
     return ModelChoice(f"{cls.__module__}:{cls.__qualname__}", {"made-in": "Python"}, Identity(source, digest(model)))
 
 
-def _maker(name: str, expected: Identity | None) -> tuple[Callable[..., Any], str, str]:
+def _maker(name: str, expected: Identity | None, run: Path | None) -> tuple[Callable[..., Any], str, str]:
     """What makes the model, the digest of where it stands, and the name it can be found by from anywhere."""
     if name in SHIPPED:
         return SHIPPED[name], f"backstream {__version__}", name
@@ -141,10 +142,11 @@ def _maker(name: str, expected: Identity | None) -> tuple[Callable[..., Any], st
         )
     if where.endswith(".py"):
         path = Path(where).absolute()
+        _require_outside(name, path, run)
         module, source = _from_file(name, path, expected)
         full_name = f"{path}:{attribute}"
     else:
-        module, source = _from_module(name, where, expected)
+        module, source = _from_module(name, where, expected, run)
         full_name = name
     maker = getattr(module, attribute, None)
     if not callable(maker):
@@ -165,24 +167,38 @@ def _from_file(name: str, path: Path, expected: Identity | None) -> tuple[Module
     sys.modules[module.__name__] = module  # dataclasses look their annotations up there
     try:
         exec(compile(content, str(path), "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"The model file {path} cannot be run: {type(error).__name__}: {error}") from error
     return module, source
 
 
-def _from_module(name: str, where: str, expected: Identity | None) -> tuple[ModuleType, str]:
-    try:
-        spec = importlib.util.find_spec(where)
-    except (ImportError, ValueError):
-        spec = None
+def _from_module(name: str, where: str, expected: Identity | None, run: Path | None) -> tuple[ModuleType, str]:
+    # The package first: to find a module in it, Python runs its __init__.
+    for part in (where.partition(".")[0], where):
+        try:
+            spec = importlib.util.find_spec(part)
+        except (ImportError, ValueError):
+            spec = None
+        except (Exception, SystemExit) as error:
+            raise InputError(f"The module {where} cannot be imported: {type(error).__name__}: {error}") from error
+        if spec is not None:
+            for place in filter(None, (spec.origin, *(spec.submodule_search_locations or ()))):
+                _require_outside(name, Path(place).absolute(), run)
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise InputError(f"There is no Python module {where!r} (for the model {name!r}): is it installed?")
     source = _digest(Path(spec.origin).read_bytes())
     _check_source(name, source, expected)
     try:
         return importlib.import_module(where), source
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"The module {where} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _require_outside(name: str, path: Path, run: Path | None) -> None:
+    if run is None:
+        return
+    if path.is_relative_to(run.absolute()) or path.resolve().is_relative_to(run.resolve()):
+        raise InputError(f"The model {name} lies in the run directory, from which nothing is executed: move it.")
 
 
 def _check_source(name: str, source: str, expected: Identity | None) -> None:

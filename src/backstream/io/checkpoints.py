@@ -66,6 +66,8 @@ class About(NamedTuple):
             if not isinstance(entry["name"], str) or not isinstance(entry["shape"], list):
                 raise TypeError("a leaf has a name and a shape")
             entry["dtype"]
+        if not isinstance(about.version, str) or not isinstance(about.digest, str | None):
+            raise TypeError("version and digest are text")
         if type(about.position) is not int or not isinstance(about.record, dict):
             raise TypeError("position is a number, record a table")
         return about
@@ -90,7 +92,8 @@ class Checkpoints:
 
     def positions(self) -> list[int]:
         """Of all checkpoints, oldest first, whether they can be read or not."""
-        return sorted(int(path.name) for path in self.directory.glob("[0-9]*") if path.name.isdecimal())
+        names = [path.name for path in self.directory.glob("[0-9]*") if path.name.isascii() and path.name.isdecimal()]
+        return sorted(int(name) for name in names if name == self.path(int(name)).name)
 
     def path(self, position: int) -> Path:
         return self.directory / f"{position:012d}"
@@ -127,14 +130,20 @@ class Checkpoints:
                 shutil.rmtree(incoming, ignore_errors=True)
             raise RunError(f"The checkpoint {final} could not be written: {_reason(error)}") from error
         if first:
-            for old in self.positions()[: -self.keep]:
-                shutil.rmtree(self.path(old))
+            behind = [old for old in self.positions() if old <= position]  # what lies beyond is damaged
+            for old in behind[: -self.keep]:
+                atomic.remove(self.path(old))
         wait_for_all(f"{final} is there")
         return final
 
     def about(self, position: int) -> "About":
         """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""
         path = self.path(position)
+        links = [file.name for file in (path, *path.rglob("*")) if file.is_symlink()]
+        if links:
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {links[0]} is a link to something else.")
+        if not (path / SUMS).is_file():
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {SUMS} is missing.")
         try:
             entries = [line.split("  ", 1) for line in (path / SUMS).read_text().splitlines()]
             expected = {name: value for value, name in entries}
@@ -143,15 +152,18 @@ class Checkpoints:
             raise DamagedCheckpointError(
                 f"The checkpoint {path} is damaged: its sums cannot be read ({error})."
             ) from error
-        for name in sorted(expected.keys() | found.keys()):
+        for name in sorted(expected.keys() | found.keys() | {ABOUT}):
             if name not in found:
                 raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {name} is missing.")
             if expected.get(name) != found[name]:
                 raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {name} is not what was written.")
         try:
-            return About.read(json.loads((path / ABOUT).read_text()))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            about = About.read(json.loads((path / ABOUT).read_text()))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {ABOUT} says nothing usable.") from error
+        if about.position != position:
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: it is that of row {about.position}.")
+        return about
 
     def load(self, position: int, like: Any) -> Checkpoint:
         """Reads one checkpoint into the structure of `like`.
@@ -167,7 +179,10 @@ class Checkpoints:
                 "use that version, or begin a new run."
             )
         wanted = _leaves(like)
-        _compare(path, about.leaves, [leaf.description() for leaf in wanted])
+        table = [leaf.description() for leaf in wanted]
+        _compare(path, about.leaves, table)
+        if about.leaves != table:
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {ABOUT} names its arrays otherwise.")
         stored = [f"{i:05d}" for i, entry in enumerate(about.leaves) if 0 not in entry["shape"]]
         homes = {f"{i:05d}": leaf.home() for i, leaf in enumerate(wanted)}
         try:

@@ -1,5 +1,6 @@
 """What a run is made with: defaults, then a configuration file, then flags; all of it validated and written down."""
 
+import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +78,14 @@ def read_config(path: Path) -> Config:
     return toml.read(Config, toml.load(path), str(path))
 
 
+def parse_config(text: str, where: str) -> Config:
+    """What `Config.text` wrote."""
+    try:
+        return toml.read(Config, tomllib.loads(text), where)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"The configuration of {where} is not TOML: {error}.") from error
+
+
 def read_tables(path: Path) -> dict[str, Any]:
     """What a configuration file sets, and nothing else, once all of it is known to be valid."""
     read_config(path)
@@ -103,7 +112,7 @@ def _merged(base: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_same(recorded: Config, asked: Config, where: Path) -> None:
+def check_same(recorded: Config, asked: Config, where: Path | str) -> None:
     """Raises InputError, naming the first setting in which they differ: a continued run keeps its settings."""
     if recorded.version != __version__:
         raise InputError(

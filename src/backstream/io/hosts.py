@@ -22,7 +22,7 @@ from backstream.learning.panel import PARTICLES, STREAMS
 from .checkpoints import Checkpoint, Checkpoints
 from .config import Config
 from .errors import InputError
-from .runs import CHECKPOINTS
+from .runs import CHECKPOINTS, of_run
 
 
 def join(coordinator: str | None, count: int | None, index: int | None, timeout: int) -> None:
@@ -91,10 +91,11 @@ class Assistant:
     """What the other processes have in place of a `RunWriter`: they help to write and read checkpoints."""
 
     def __init__(self, path: Path, config: Config):
+        self.path, self._config = path, config
         self._checkpoints = Checkpoints(path / CHECKPOINTS, config.saving.keep)
 
     def resume(self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None]) -> Checkpoint | None:
-        return self._checkpoints.newest(like, warn)
+        return self._checkpoints.newest(of_run(self.path, self._config, like), warn)
 
     def add(self, rows: pa.Table, reports: list[Report]) -> None:
         """The first process writes the results."""

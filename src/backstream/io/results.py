@@ -19,7 +19,7 @@ from .catalogue import describe, find
 from .checkpoints import Checkpoints
 from .errors import InputError
 from .keyed import assemble, rows_of_streams, with_elapsed
-from .runs import CHECKPOINTS, open_config, read_filtered, read_reports
+from .runs import CHECKPOINTS, of_run, open_config, read_filtered, read_reports
 from .sources import Batch, Format, open_source, read_all
 from .streaming import prepare
 
@@ -71,8 +71,11 @@ class Run:
         prepared = prepare(model, self.config)
         checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
         fleet = None if self.config.columns.key is None else assemble(prepared, self.config)
-        like = prepared.blank() if fleet is None else lambda record: fleet.blank(record["fleet"])
-        checkpoint = checkpoints.newest(like, self.warnings.append)
+
+        def like(record: dict[str, Any]) -> Any:
+            return prepared.blank() if fleet is None else fleet.blank(record["fleet"])
+
+        checkpoint = checkpoints.newest(of_run(self.path, self.config, like), self.warnings.append)
         if checkpoint is None:
             raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
         learner = prepared.watched.learner
@@ -162,10 +165,7 @@ class Run:
             raise InputError(
                 f"The model of {self.path} was made in Python ({name}): open the run there, with the model."
             )
-        file = Path(name.rpartition(":")[0])
-        if file.suffix == ".py" and file.resolve().is_relative_to(self.path.resolve()):
-            raise InputError(f"The model {name} lies in the run directory, from which nothing is executed: move it.")
-        return find(name, choice.parameters, choice.identity)[0]
+        return find(name, choice.parameters, choice.identity, self.path)[0]
 
     def _checked(self, model: StateSpaceModel) -> StateSpaceModel:
         if describe(model).identity.values != self.config.model.identity.values:

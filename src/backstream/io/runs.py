@@ -28,12 +28,14 @@ from backstream.learning import Report
 
 from . import atomic
 from .checkpoints import Checkpoint, Checkpoints
-from .config import Config, read_config
+from .config import Config, check_same, parse_config, read_config
 from .errors import InputError, RunError
 
 CONFIG, FILTERED, METRICS, CHECKPOINTS, LOCK = "config.toml", "filtered", "metrics.jsonl", "checkpoints", "lock"
 OF_STREAMS = ("stream", "row")
 """What only the reports of a run with many streams have."""
+KINDS: dict[str, Any] = {"t": int, "warnings": list, "stream": str | None, "row": int | None}
+"""What the parts of a report are in JSON; the others are numbers, or null where there is none."""
 
 
 def is_run(path: Path) -> bool:
@@ -57,19 +59,46 @@ def open_config(path: Path) -> Config:
 
 def read_filtered(path: Path) -> pa.Table:
     """All rows that a run has written: row, time if there is one, refused, and mean and std for each state."""
-    parts = sorted((path / FILTERED).glob("*.parquet"))
+    parts = _parts(path)
     if not parts:
         raise InputError(f"{path} holds no results yet.")
     try:
-        return pa.concat_tables([pq.read_table(part) for part in parts])
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"The results in {path / FILTERED} cannot be read: {error}") from None
+        return pa.concat_tables([read_parquet(part) for part in parts])
+    except pa.ArrowException as error:
+        raise RunError(f"The results in {path / FILTERED} do not belong together: {error}") from None
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """A table of results. Raises RunError where it makes no sense."""
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise RunError(f"The results in {path} cannot be read: {error}") from None
+
+
+def _parts(path: Path) -> list[Path]:
+    """The parts of the results, oldest first; other files beside them are none of ours."""
+    found = (path / FILTERED).glob("[0-9]*.parquet")
+    return sorted(part for part in found if part.stem.isascii() and part.stem.isdecimal() and part.is_file())
 
 
 def read_reports(path: Path) -> list[Report]:
     """What the monitor said, oldest first."""
     file = path / METRICS
     return [report for _, report in _decoded(file)] if file.is_file() else []
+
+
+def of_run(path: Path, config: Config, like: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    """`like`, for the checkpoints of a run: one that belongs to another is refused before its arrays are read."""
+
+    def checked(record: dict[str, Any]) -> Any:
+        where = f"A checkpoint in {path / CHECKPOINTS}"
+        if not isinstance(record.get("config"), str):
+            raise InputError(f"{where} does not say which run it belongs to: begin a new run.")
+        check_same(parse_config(record["config"], where), config, where)
+        return like(record)
+
+    return checked
 
 
 class RunWriter:
@@ -81,6 +110,9 @@ class RunWriter:
         self._checkpoints = Checkpoints(path / CHECKPOINTS, config.saving.keep)
         self._rows: list[pa.Table] = []
         self._reports: list[Report] = []
+        for name in (CONFIG, FILTERED, METRICS, CHECKPOINTS, LOCK):
+            if (path / name).is_symlink():
+                raise InputError(f"{path / name} is a link: put what it leads to in its place, and begin again.")
         try:
             (path / FILTERED).mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT)  # held while the process lives
@@ -97,11 +129,11 @@ class RunWriter:
     def resume(self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that can be read, having dropped what was written after it. `like` makes the pytree to
         read it into, given its record; that takes seconds, and is not asked for where there is none."""
-        checkpoint = self._checkpoints.newest(like, warn)
+        checkpoint = self._checkpoints.newest(of_run(self.path, self._config, like), warn)
         position = 0 if checkpoint is None else checkpoint.position
         begun = position - position % self._every
         try:
-            for part in sorted((self.path / FILTERED).glob("*.parquet")):
+            for part in _parts(self.path):
                 if int(part.stem) > begun or int(part.stem) >= position:
                     part.unlink()
             if begun < position:
@@ -114,10 +146,7 @@ class RunWriter:
     def _reopen(self, begun: int, count: int) -> None:
         """Takes up a part that was not full when the run stopped."""
         part = self._part(begun)
-        try:
-            table = pq.read_table(part)
-        except (pa.ArrowException, OSError) as error:
-            raise RunError(f"The results in {part} cannot be read: {error}") from None
+        table = read_parquet(part)
         if len(table) < count:
             raise RunError(f"{part} has {len(table)} rows, but the checkpoint says {count}.")
         self._rows = [table.slice(0, count)]
@@ -142,10 +171,12 @@ class RunWriter:
             self._write_part(begun)
             with open(self.path / METRICS, "ab") as file:
                 file.write(b"".join(_encoded(report) for report in self._reports))
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise _unwritten(self.path, error) from error
         self._reports = []
-        self._checkpoints.save(position, tree, record)
+        self._checkpoints.save(position, tree, {**record, "config": self._config.text()})
         if position % self._every == 0:
             self._rows = []
 
@@ -176,18 +207,27 @@ def _encoded(report: Report) -> bytes:
 
 
 def _decoded(file: Path) -> list[tuple[bytes, Report]]:
-    """The lines of a file of reports, with what they say; a last one that is not whole is left out."""
+    """The lines of a file of reports, with what they say; one that is not whole, or makes no sense, is left out."""
     found = []
     for line in file.read_bytes().splitlines(keepends=True):
         try:
-            values = json.loads(line)
-            warnings = tuple(values.pop("warnings"))
-            named = [
-                name for name in Report._fields if name != "warnings" and (name in values or name not in OF_STREAMS)
-            ]
-            numbers: dict[str, Any] = {name: values[name] for name in named}
-        except (ValueError, KeyError, TypeError, AttributeError):
+            found.append((line, _report(json.loads(line))))
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        numbers = {name: math.nan if value is None else value for name, value in numbers.items()}
-        found.append((line, Report(**numbers, warnings=warnings)))
     return found
+
+
+def _report(values: Any) -> Report:
+    """From JSON. Raises KeyError or TypeError where it is of another shape."""
+    if not isinstance(values, dict):
+        raise TypeError("a report is a table")
+    given = {name: values.get(name) if name in OF_STREAMS else values[name] for name in Report._fields}
+    for name, value in given.items():
+        kinds = KINDS.get(name, int | float | None)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise TypeError(f"{name} is of another type")
+        if value is None and name not in OF_STREAMS:
+            given[name] = math.nan
+    if not all(isinstance(warning, str) for warning in given["warnings"]):
+        raise TypeError("warnings are sentences")
+    return Report(**given | {"warnings": tuple(given["warnings"])})
