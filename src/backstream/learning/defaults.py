@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import jax
@@ -111,5 +112,6 @@ def falling(rate: float, halved_after: float = 30_000.0, floor: float = 0.1) -> 
     return lambda t: rate * jnp.maximum(floor, 1 / (1 + t / halved_after))
 
 
+@cache  # an optimiser is made of functions: two that do the same would be compiled for apart
 def _optimiser(rate: float) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate)))

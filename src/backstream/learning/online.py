@@ -96,8 +96,7 @@ class OnlineLearner(eqx.Module):
 
     def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
         """Reads the first observation."""
-        check_observations(self._shape(u), np.asarray(y)[None])
-        return _first(self, q, _like(q, y), u, key)
+        return _first(self, q, self._observed(q, np.asarray(y)[None], u)[0], u, key)
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
@@ -107,9 +106,13 @@ class OnlineLearner(eqx.Module):
 
     def scan(self, state: LearnerState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[LearnerState, Info]:
         """Reads many, in blocks. The state given is used up. However the stream is cut, the bits are the same."""
+        lengths = {len(leaf) for leaf in jax.tree.leaves(inputs)}
+        if lengths - {len(ys)}:
+            raise ValueError(f"There are {len(ys)} rows of observations, but {max(lengths)} of inputs.")
+        if not len(ys):
+            return state, jax.tree.map(np.asarray, blank_infos(0, state.q.state_dim, _dtype(state.q)))
         first = jax.tree.map(lambda leaf: leaf[0], inputs)
-        check_observations(self._shape(first), np.asarray(ys), first_row=int(state.t))
-        observed, collected = _like(state.q, ys), []
+        observed, collected = self._observed(state.q, ys, first, int(state.t)), []
         for start in range(0, len(observed), self.block):
             rows = slice(start, start + self.block)
             n = len(observed[rows])
@@ -126,6 +129,14 @@ class OnlineLearner(eqx.Module):
 
     def _parameters(self) -> ModelParameters:
         return ModelParameters(self.model, self.free)
+
+    def _observed(self, q: BackwardFamily, ys: Any, u: Any, first_row: int = 0) -> np.ndarray:
+        """Rows of observations in the precision of λ, once they are known to be some, there too."""
+        shape, given = self._shape(u), np.asarray(ys)
+        check_observations(shape, given, first_row)
+        observed = _like(q, given)
+        check_observations(shape, observed, first_row)  # what is finite in one precision may not be in another
+        return observed
 
     def _shape(self, u: Any) -> ModelShape:
         return check_model(self.model, u)
@@ -285,7 +296,12 @@ def _all_finite(tree: PyTree) -> Array:
 
 def _like(q: BackwardFamily, y: Array | np.ndarray) -> np.ndarray:
     """Observations in the precision of λ."""
-    return np.asarray(y, jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype)
+    with np.errstate(over="ignore"):
+        return np.asarray(y, _dtype(q))
+
+
+def _dtype(q: BackwardFamily) -> np.dtype:
+    return jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype
 
 
 def _pad(rows: np.ndarray, length: int) -> np.ndarray:
