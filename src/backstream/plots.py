@@ -22,6 +22,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from backstream import __version__
+
 BLUE, ORANGE, GREEN, PURPLE, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#000000"
 STYLES = ((BLUE, "o-"), (ORANGE, "s--"), (GREEN, "^-."), (PURPLE, "d:"))
 """Colours with their markers and dashes, so that a grey print tells curves apart."""
@@ -188,10 +190,16 @@ def fan(
     _legend(axes)
 
 
-def save(figure: Figure, path: str | Path) -> Path:
-    """Writes the picture, and closes the figure."""
+METADATA = {".png": ("Software", "Description"), ".svg": ("Creator", "Description"), ".pdf": ("Creator", "Subject")}
+"""Where a picture has room for who made it, and from what."""
+
+
+def save(figure: Figure, path: str | Path, config: str = "") -> Path:
+    """Writes the picture, with the version and the configuration where its format has room, and closes the figure."""
     path = Path(path)
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    names = METADATA.get(path.suffix.lower(), ())
+    about = dict(zip(names, (f"backstream {__version__}", config), strict=False))
+    figure.savefig(path, dpi=150, bbox_inches="tight", metadata=about or None)
     plt.close(figure)
     return path
 

@@ -28,12 +28,13 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         from backstream import __version__
 
         print(f"backstream {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -32,17 +32,16 @@ def plot(
 
     import matplotlib.pyplot as plt
     import numpy as np
-    import pyarrow.parquet as pq
 
     from backstream import metrics, plots
     from backstream.io.errors import InputError, RunError
-    from backstream.io.runs import open_config, read_filtered, read_reports
+    from backstream.io.runs import open_config, read_filtered, read_parquet, read_reports
     from backstream.io.sources import open_source, read_all
 
     target, kinds = out or run / "plot.png", plt.gcf().canvas.get_supported_filetypes()
     if target.suffix.lower().removeprefix(".") not in kinds:
         raise InputError(f"{target} must end in one of .{', .'.join(kinds)}, so that its format is known.")
-    open_config(run)
+    config = open_config(run)
     filtered, reports = read_filtered(run), read_reports(run)
     if f"mean_{coordinate}" not in filtered.column_names:
         raise InputError(f"{run} has no state {coordinate}.")
@@ -60,13 +59,20 @@ def plot(
         times = np.arange(start, start + len(mean))
         plots.band(axes[0, 0], mean - half, mean + half, mean, label, colour, style, times)
 
+    def drawn(name: str, *columns: str) -> Any:
+        """Some columns of a table that another command has left in the run."""
+        table, wanted = read_parquet(run / name), [column.format(coordinate) for column in columns]
+        if not set(wanted) <= set(table.column_names):
+            raise RunError(f"{run / name} has no columns {', '.join(wanted)}: write it anew, or remove it.")
+        return table.select(wanted)
+
     draw(filtered.slice(max(0, len(rows) - last)), "filtered", plots.ORANGE, "--", start)
     if (run / "smoothed.parquet").is_file():
-        smoothed = pq.read_table(run / "smoothed.parquet")
+        smoothed = drawn("smoothed.parquet", "mean_{}", "std_{}")
         draw(smoothed.slice(start, last), "smoothed", plots.BLUE, "-", start)
     if (run / "forecast.parquet").is_file():
-        ahead = pq.read_table(run / "forecast.parquet").to_pydict()
-        lower, upper, mean = (ahead[f"state_{name}_{coordinate}"] for name in ("lower", "upper", "mean"))
+        ahead = drawn("forecast.parquet", "state_lower_{}", "state_upper_{}", "state_mean_{}")
+        lower, upper, mean = (column.to_numpy() for column in ahead.columns)
         times = np.arange(int(rows[-1]) + 1, int(rows[-1]) + 1 + len(mean))
         plots.band(axes[0, 0], lower, upper, mean, "forecast", plots.GREEN, "-.", times)
     if truth is not None:
@@ -90,6 +96,6 @@ def plot(
         for empty in axes[1]:
             empty.set_axis_off()
     try:
-        print(f"Picture: {plots.save(figure, target)}", file=sys.stderr)
+        print(f"Picture: {plots.save(figure, target, config.text())}", file=sys.stderr)
     except OSError as error:
         raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error

@@ -64,7 +64,8 @@ def simulate(
         "model": {"name": choice.name, "parameters": choice.parameters},
         "columns": {"observed": list(_named("y", ys))} | ({} if inputs is None else {"inputs": ["t"]}),
     }
-    atomic.write(side, toml.dump(tables).encode())
+    made = f"# The draws: backstream simulate {choice.name} --rows {rows} --seed {seed} --config {side.name}\n"
+    atomic.write(side, (made + toml.dump(tables)).encode())
     print(f"{rows:,} rows in {out}. Next: backstream stream {model} {out} --config {side} --out run/", file=sys.stderr)
 
 
