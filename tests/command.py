@@ -1,12 +1,18 @@
 """The installed command, run as a user would: another process, real files and pipes, and never for ever."""
 
+import contextlib
+import io
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
+import jax
 import numpy as np
 
 BACKSTREAM = str(Path(sys.executable).with_name("backstream"))
@@ -42,6 +48,38 @@ def run(*arguments, check=0, before=(), **options):
     assert ended.returncode == check, (ended.returncode, ended.stdout, ended.stderr)
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended
+
+
+class Ended(NamedTuple):
+    """What a command has said."""
+
+    stdout: str
+    stderr: str
+
+
+def here(*arguments, check=0, stdout=None):
+    """The same in this process, where everything is imported and most programs are compiled: for what does not depend
+    on a process of its own. Standard input is not at hand."""
+    from backstream.cli import app
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    precise = jax.config.jax_enable_x64
+    with (
+        mock.patch.dict(os.environ, environment()),
+        contextlib.redirect_stdout(stdout or out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            app([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        finally:
+            jax.config.update("jax_enable_x64", precise)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    assert code == check, (code, out.getvalue(), err.getvalue())
+    return Ended(out.getvalue(), err.getvalue())
 
 
 class Running:

@@ -1,13 +1,15 @@
 """Bad input: one sentence that names what is wrong and what to do, an exit code, and what was computed stays."""
 
+import contextlib
 import json
 import os
+import resource
 
 import pyarrow.parquet as pq
 import pytest
 
 from backstream.io.checkpoints import Checkpoints
-from command import MODEL, SMALL, csv_lines, run
+from command import MODEL, SMALL, contents, csv_lines, here, run
 
 # So that a directory without permission to write cannot be written by root either.
 NO_PRIVILEGE = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
@@ -20,14 +22,14 @@ def written(folder, text):
 
 
 def sentence(*arguments, check, **options):
-    """The one line on stderr."""
-    stderr = run(*arguments, check=check, **options).stderr
+    """The one line on stderr; of a process of its own where options ask for it."""
+    stderr = run(*arguments, check=check, **options).stderr if options else here(*arguments, check=check).stderr
     assert stderr.startswith("backstream: ") and stderr.count("\n") == 1, stderr
     return stderr
 
 
 def test_a_missing_file(tmp_path):
-    said = sentence("stream", *MODEL, tmp_path / "none.csv", "--out", tmp_path / "run", check=2)
+    said = run("stream", *MODEL, tmp_path / "none.csv", "--out", tmp_path / "run", check=2).stderr
     assert str(tmp_path / "none.csv") in said and not (tmp_path / "run").exists()
 
 
@@ -57,10 +59,21 @@ def test_an_unknown_setting(tmp_path):
     assert "bad.toml, learning has an unknown key 'particels'" in said
 
 
+@contextlib.contextmanager
+def no_file_larger_than(size):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 @pytest.mark.slow
 def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
     """What came before is saved, and can be read; the run goes on once the cell is mended, and stops again, with what
-    it had saved, where a file may not grow or nothing may be written."""
+    it had saved, where a file may not grow or nothing may be written; in the end its bytes are those of a run that met
+    none of this."""
     lines = csv_lines(100)
     lines[41] = lines[41].split(",")[0] + ",oops\n"
     folder, obs = tmp_path / "run", written(tmp_path, "".join(lines))
@@ -72,20 +85,25 @@ def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
 
     written(tmp_path, "".join(csv_lines(100)))
 
-    limited = ("bash", "-c", 'ulimit -f 5; exec "$0" "$@"')  # no file of more than 5 blocks of 1024 bytes
-    stderr = run(*command, "--resume", check=1, before=limited).stderr
+    with no_file_larger_than(5 * 1024):
+        stderr = here(*command, "--resume", check=1).stderr
     assert "could not be written" in stderr.splitlines()[-1] and str(folder) in stderr
     assert Checkpoints(folder / "checkpoints").about(40).position == 40
-    assert json.loads(run("inspect", folder, "--json").stdout)["position"] == 40
+    assert json.loads(here("inspect", folder, "--json").stdout)["position"] == 40
 
     for path in (folder, folder / "filtered", folder / "checkpoints"):
         path.chmod(0o555)
     said = sentence(*command, "--resume", check=1, before=NO_PRIVILEGE)
     assert str(folder) in said and "could not be written: Permission denied" in said
-    said = sentence("smooth", folder, obs, check=1, before=NO_PRIVILEGE)
-    assert f"{folder / 'smoothed.parquet'} could not be written: Permission denied. Choose another place" in said
     for path in (folder, folder / "filtered", folder / "checkpoints"):
         path.chmod(0o755)
+    (folder / "smoothed.csv").mkdir()
+    said = sentence("smooth", folder, obs, "--out", folder / "smoothed.csv", check=1)
+    assert f"{folder / 'smoothed.csv'} could not be written: Is a directory. Choose another place" in said
+
+    here(*command, "--resume")
+    here("stream", *MODEL, obs, "--out", tmp_path / "whole", "--no-print", "--time", "at", *SMALL)
+    assert contents(folder) == contents(tmp_path / "whole")
 
     said = sentence(*command, check=2)
     assert "already holds a run" in said and "resume" in said
@@ -107,7 +125,7 @@ def test_parameters_that_a_model_refuses(tmp_path):
 def test_standard_output_that_is_full(tmp_path):
     with open("/dev/full", "w") as full:
         obs = written(tmp_path, "".join(csv_lines(40)))
-        ended = run("stream", *MODEL, obs, "--columns", "y", *SMALL, check=1, stdout=full)
+        ended = here("stream", *MODEL, obs, "--columns", "y", *SMALL, check=1, stdout=full)
     assert "Standard output cannot be written: No space left on device." in ended.stderr
 
 

@@ -9,9 +9,10 @@ import pandas
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import backstream
-from command import BACKSTREAM, SMALL, environment, run
+from command import BACKSTREAM, SMALL, environment, here, run
 
 OWN = """
 import jax.numpy as jnp
@@ -35,33 +36,41 @@ class Level(bs.StateSpaceModel):
 @pytest.mark.slow
 def test_from_simulation_to_forecast(tmp_path):
     obs, states, folder = tmp_path / "obs.csv", tmp_path / "states.csv", tmp_path / "run"
-    said = run("simulate", "chaotic-rnn", "--set", "dim=1", "-n", 130, "-o", obs, "--states", states).stderr
+    said = here("simulate", "chaotic-rnn", "--set", "dim=1", "-n", 130, "-o", obs, "--states", states).stderr
     assert f"backstream stream chaotic-rnn {obs} --config {obs.with_suffix('.toml')}" in said
     config = obs.with_suffix(".toml")
-    printed = run("stream", "chaotic-rnn", obs, "--config", config, "--out", folder, *SMALL).stdout
+    assert config.read_text().startswith("# The draws: backstream simulate chaotic-rnn --rows 130 --seed 0 ")
+    printed = here("stream", "chaotic-rnn", obs, "--config", config, "--out", folder, *SMALL, "--print").stdout
     rows = [json.loads(line) for line in printed.splitlines()]
     assert [row["row"] for row in rows] == list(range(130)) and len(rows[0]["mean"]) == len(rows[0]["std"]) == 1
 
-    run("smooth", folder, obs)
+    here("smooth", folder, obs)
     smoothed = pq.read_table(folder / "smoothed.parquet")
     assert smoothed.column_names == ["row", "mean_0", "std_0"] and smoothed.num_rows == 130
-    run("forecast", folder, "--horizon", 7, "-o", tmp_path / "ahead.csv", "--samples", 50)
+    here("forecast", folder, "--horizon", 7, "-o", tmp_path / "ahead.csv", "--samples", 50)
     ahead = pyarrow.csv.read_csv(tmp_path / "ahead.csv").to_pydict()
     assert ahead["step"] == list(range(1, 8))
     assert (tmp_path / "ahead.csv.toml").read_bytes() == (folder / "config.toml").read_bytes()
     assert all(low < high for low, high in zip(ahead["y0_lower"], ahead["y0_upper"], strict=True))
 
-    found = json.loads(run("evaluate", folder, "--states", states, "--source", obs, "--json").stdout)
+    found = json.loads(here("evaluate", folder, "--states", states, "--source", obs, "--json").stdout)
     truth = np.loadtxt(states, skiprows=1)
     mean = smoothed["mean_0"].to_numpy()
     assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.mean(np.abs(mean - truth)), rel=1e-4)
     assert found["smoothed, as learned"]["rmse"] < found["the observation itself"]["rmse"]
 
-    run("plot", folder, "--states", states, "-o", tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-    refused = run("plot", folder, "-o", tmp_path / "picture.xyz", check=2).stderr
+    here("plot", folder, "--states", states, "-o", tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert picture.text["Software"] == f"backstream {backstream.__version__}"
+        assert picture.text["Description"] == (folder / "config.toml").read_text()
+    refused = here("plot", folder, "-o", tmp_path / "picture.xyz", check=2).stderr
     assert "picture.xyz must end in one of ." in refused
-    words = run("inspect", folder).stdout
+    (folder / "forecast.parquet").write_bytes((folder / "smoothed.parquet").read_bytes())
+    refused = here("plot", folder, check=1).stderr
+    assert "forecast.parquet has no columns state_lower_0, state_upper_0, state_mean_0" in refused
+    (folder / "smoothed.parquet").write_bytes(b"PAR1")
+    assert "smoothed.parquet cannot be read" in here("plot", folder, check=1).stderr
+    words = here("inspect", folder).stdout
     assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "2 trajectories" in words and "Health" in words
 
 
@@ -71,13 +80,13 @@ def test_a_users_own_model_in_a_file(tmp_path):
     file, obs, folder = tmp_path / "level.py", tmp_path / "obs.parquet", tmp_path / "run"
     file.write_text(OWN)
     model = f"{file}:Level"
-    run("simulate", model, "--set", "noise=0.5", "-n", 40, "-o", obs)
-    run("stream", model, obs, "--config", obs.with_suffix(".toml"), "--out", folder, *SMALL, "--learn-model")
+    here("simulate", model, "--set", "noise=0.5", "-n", 40, "-o", obs)
+    here("stream", model, obs, "--config", obs.with_suffix(".toml"), "--out", folder, *SMALL, "--learn-model")
     assert "noise = 0.5" in (folder / "config.toml").read_text()
-    printed = run("smooth", folder, obs, "--out", "-").stdout.splitlines()
+    printed = here("smooth", folder, obs, "--out", "-").stdout.splitlines()
     assert len(printed) == 40 and json.loads(printed[-1])["row"] == 39
     file.write_text(OWN.replace("0.1", "0.2"))
-    refused = run("smooth", folder, obs, check=2).stderr
+    refused = here("smooth", folder, obs, check=2).stderr
     assert "source of the model" in refused and str(file) in refused and "changed" in refused
 
 

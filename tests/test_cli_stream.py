@@ -1,6 +1,7 @@
 """`backstream stream` as a user runs it: killed, interrupted, followed, piped; nothing lost and nothing doubled."""
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstream.io.checkpoints import Checkpoints
-from command import MODEL, SECONDS, SMALL, Running, contents, csv_lines, run
+from command import MODEL, SECONDS, SMALL, Running, contents, csv_lines, here, run
 
 ROWS = 130
 TIMED = ("--time", "at")
@@ -22,9 +23,10 @@ def state(path):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
+    """Made in this process; what is compared with it was begun in another, and may be ended in either."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     (folder / "obs.csv").write_text("".join(csv_lines(ROWS)))
-    run("stream", *MODEL, folder / "obs.csv", "--out", folder / "run", *SMALL, *TIMED, "--no-print")
+    here("stream", *MODEL, folder / "obs.csv", "--out", folder / "run", *SMALL, *TIMED, "--no-print")
     return folder
 
 
@@ -64,7 +66,7 @@ def test_kill_and_resume_give_the_same_bytes(uninterrupted, tmp_path):
     part.write_bytes((tmp_path / "run" / "filtered" / "000000000030.parquet").read_bytes())
     with open(tmp_path / "run" / "metrics.jsonl", "ab") as file:
         file.write(b'{"version": "0.1.0", "t": 81, "elb')
-    run("stream", *MODEL, uninterrupted / "obs.csv", "--out", tmp_path / "run", "--resume", "--no-print")
+    here("stream", *MODEL, uninterrupted / "obs.csv", "--out", tmp_path / "run", "--resume", "--no-print")
     assert_equals(tmp_path / "run", uninterrupted)
 
 
@@ -92,7 +94,7 @@ def test_following_a_file_that_grows_until_ctrl_c(uninterrupted, tmp_path):
     assert pq.read_table(tmp_path / "run" / "filtered").num_rows == 70
     with open(growing, "a") as file:
         file.write("".join(lines[71:]))
-    run(*command, "--resume", "--no-print")
+    here(*command, "--resume", "--no-print")
     assert_equals(tmp_path / "run", uninterrupted)
 
 
@@ -160,7 +162,8 @@ def test_irregular_times_and_a_pipe_that_begins_again(tmp_path, monkeypatch):
     them once more with --replay: the bytes of a file read in one go."""
     (tmp_path / "plant").mkdir()
     (tmp_path / "plant" / "models.py").write_text(WANDERING)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.syspath_prepend(str(tmp_path))
     seconds = [0.0]
     for i in range(69):
         seconds.append(seconds[-1] + (0.1, 1.0, 7.0)[i % 3])
@@ -168,7 +171,7 @@ def test_irregular_times_and_a_pipe_that_begins_again(tmp_path, monkeypatch):
     (tmp_path / "obs.csv").write_text("".join(lines))
     options = ("--time", "at", "--elapsed", *SMALL)
     model = "plant.models:Wandering"
-    run("stream", model, tmp_path / "obs.csv", "--out", tmp_path / "whole", *options, "--no-print")
+    here("stream", model, tmp_path / "obs.csv", "--out", tmp_path / "whole", *options, "--no-print")
     for rows, more in ((41, ()), (71, ("--resume", "--replay"))):
         piped = ("stream", model, "-", "--out", tmp_path / "pieces", *options, "--no-print", *more)
         run(*piped, input="".join(lines[:rows]))
