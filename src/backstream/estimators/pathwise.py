@@ -28,8 +28,9 @@ from backstream.models.density import log_emission, log_prior, log_transition
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like, require_amortised
 from .corrected import Quadratic
 from .objectives import AbstractObjective, Increment
-from .pullback import Cotangents, columns, read_arrays
-from .sensitivity import AbstractSensitivity, Forward, Pull
+from .pullback import Cotangents
+from .reading import columns, read_arrays
+from .sensitivity import AbstractPull, AbstractSensitivity, Forward
 from .sums import CompensatedSum
 
 
@@ -114,7 +115,6 @@ class RecursivePathwise(OnlineEstimator):
         check_case(p, q, y, u)
         require_amortised(q)
         (lam, _), (theta, rebuild_model) = flatten(q), flatten(p)
-        sensitivity, pull = self.sensitivity.init(q, y, u)
         state = q.init(y, u)
         frame = q.marginal(state).frame()
         z = self._draw(key, q.state_dim, lam.dtype)
@@ -132,20 +132,21 @@ class RecursivePathwise(OnlineEstimator):
             frame,
             Form(jnp.zeros_like(frame.mean), jnp.zeros_like(frame.factor)),
             jnp.zeros((self.features.count(q.state_dim) - 1, width), lam.dtype),
-            sensitivity,
+            None,
             CompensatedSum.zeros((), lam.dtype),
             CompensatedSum.zeros((width,), lam.dtype),
             zero,
             jnp.zeros(width, lam.dtype),
         )
-        G = jnp.zeros((self.num_samples, lam.size), lam.dtype)
-        fit = self._least_squares(z)
-        targets = jnp.concatenate([G, to_theta], axis=1) if self.learn_model else G
-        return self._conclude(p, q, carry, state, frame, z, values, to_x, fit @ targets, pull)
+        fit, nothing = self._least_squares(z), Cotangents([], None, None)
+        past = jnp.zeros((len(fit), lam.size), lam.dtype)
+        if self.learn_model:
+            past = jnp.concatenate([past, fit @ to_theta], axis=1)
+        pull = self.sensitivity.init(q, y, u)
+        return self._conclude(p, q, carry, state, frame, z, values, to_x, past, nothing, pull)
 
     def step(self, p, q, carry, y, u=None, *, key):
         (lam, _), (theta, rebuild_model), gamma = flatten(q), flatten(p), self.objective.discount
-        sensitivity, pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
         state = q.update(carry.state, y, u)
         frame, previous = q.marginal(state).frame(), carry.frame
         key_now, key_before = jax.random.split(key)
@@ -184,11 +185,11 @@ class RecursivePathwise(OnlineEstimator):
 
         fit = self._least_squares(z)
         past = gamma * (fit @ expected[:, 1:]) @ carry.G
-        G = cotangents.combine(fit).add_to(past[:, : lam.size], pull)
         if self.learn_model:
-            G = jnp.concatenate([G, past[:, lam.size :] + fit @ to_theta], axis=1)
-        carry = carry._replace(sensitivity=sensitivity)
-        return self._conclude(p, q, carry, state, frame, z, values, to_x, G, pull)
+            past = past.at[:, lam.size :].add(fit @ to_theta)
+        pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
+        scores = cotangents.combine(fit)
+        return self._conclude(p, q, carry, state, frame, z, values, to_x, past, scores, pull)
 
     def _draw(self, key: Array, dim: int, dtype) -> Float[Array, "n d"]:
         half = jax.random.normal(key, (self.num_samples // 2, dim), dtype)
@@ -198,22 +199,28 @@ class RecursivePathwise(OnlineEstimator):
         """What turns values at the samples into coefficients on Φ."""
         return _fit(self.features.at(z), self.ridge)
 
-    def _conclude(self, p, q, carry: PathwiseCarry, state, frame, z, values, to_x, G, pull: Pull):
-        """`values` and `to_x` are H_t(ξ^i) and its gradients; `G` are coefficients on Φ, the constant first."""
+    def _conclude(
+        self, p, q, carry: PathwiseCarry, state, frame, z, values, to_x, past, scores: Cotangents, pull: AbstractPull
+    ):
+        """`values` and `to_x` are H_t(ξ^i) and its gradients. Coefficients on Φ, the constant first, are those of G
+        before the scores are added, `past`, and `scores`."""
         lam, gamma, direction = flatten(q)[0], self.objective.discount, self.objective.direction
         a, restore = ravel_pytree(state)
         slopes = _fit(jnp.concatenate([jnp.ones_like(z[:, :1]), z], axis=1), self.ridge) @ (
             to_x @ inverse(frame.factor).T
         )
         H = Form(slopes[0], 0.25 * (slopes[1:] + slopes[1:].T))
-        H_mean, G_mean = (values - H.at(z)).mean(), G[0]
+        H_mean = (values - H.at(z)).mean()
 
         def outer(a):
             law = Law.of(q.marginal(restore(a)), frame)
             return H.mean(law) + law.entropy, law.entropy
 
         to_a, rest = jax.grad(outer, has_aux=True)(a)
-        G_rest = jnp.zeros_like(G_mean).at[: lam.size].set(pull(None, to_a))
+        (pulled, pulled_outer), sensitivity = pull(scores.of_states, (None, to_a))
+        G = scores.joined(pulled).add_to(past)  # what of past belongs to θ lies behind the columns of λ
+        G_mean = G[0]
+        G_rest = jnp.zeros_like(G_mean).at[: lam.size].set(pulled_outer.add_to(jnp.zeros_like(lam)))
 
         def estimate(elbo, gradients):
             model_gradient = like(p, gradients[lam.size :]) if self.learn_model else None
@@ -225,7 +232,7 @@ class RecursivePathwise(OnlineEstimator):
             direction(L, H_mean + rest - carry.rest), direction(gradient, G_mean + G_rest - carry.G_rest)
         )
         sums = carry.H_sum.add(H_mean, gamma), carry.G_sum.add(G_mean, gamma)
-        carry = PathwiseCarry(state, frame, H, G[1:], carry.sensitivity, *sums, rest, G_rest)
+        carry = PathwiseCarry(state, frame, H, G[1:], sensitivity, *sums, rest, G_rest)
         nan = jnp.full((), jnp.nan, lam.dtype)
         return carry, OnlineEstimate(estimate(L, gradient), increment, ess=nan, acceptance=nan)
 

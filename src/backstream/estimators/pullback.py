@@ -6,25 +6,17 @@ small here, as the columns that are read and as cotangents of the state, until t
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily
 
-from .sensitivity import Pull, reads
-
-
-class Columns(NamedTuple):
-    """Adjacent columns of a matrix with a row for each sample and a column for each number in λ."""
-
-    start: int
-    values: Float[Array, "*n k"]
+from .reading import Columns, columns, read_arrays
+from .sensitivity import Pair, Pulled
 
 
 class Cotangents(NamedTuple):
@@ -35,8 +27,13 @@ class Cotangents(NamedTuple):
     to_now: Float[Array, "*n a"] | None
 
     def centred(self, row: Float[Array, " n"]) -> "Cotangents":
-        """Less their mean under the weights `row`."""
-        return self._map(lambda rows: rows - row @ rows)
+        """Less their mean under the weights `row`, which is put below them as one row more."""
+
+        def centre(rows):
+            mean = row @ rows
+            return jnp.concatenate([rows - mean, mean[None]])
+
+        return self._map(centre)
 
     def mean(self, row: Float[Array, " n"]) -> "Cotangents":
         """One row: their mean under the weights `row`."""
@@ -50,48 +47,14 @@ class Cotangents(NamedTuple):
         states = (None if rows is None else function(rows) for rows in (self.to_previous, self.to_now))
         return Cotangents([Columns(start, function(values)) for start, values in self.direct], *states)
 
-    def add_to(self, total: Float[Array, "*n p"], pull: Pull) -> Float[Array, "*n p"]:
-        """All of it pulled back to λ, and added."""
-        if self.to_previous is not None or self.to_now is not None:
-            total = total + pull(self.to_previous, self.to_now)
-        for start, values in self.direct:
-            total = total.at[..., start : start + values.shape[-1]].add(values)
-        return total
+    @property
+    def of_states(self) -> Pair:
+        """What a `Pull` takes."""
+        return self.to_previous, self.to_now
 
-
-def read_arrays(
-    function: Callable[..., Any], q: BackwardFamily, *arguments: Any
-) -> tuple[list[Array], list[int], Callable[[list[Array]], BackwardFamily], Any]:
-    """The arrays of λ that function(q, *arguments) reads; where in λ each starts; the way from such a list back to a
-    family; and which of the arguments it reads."""
-    arrays, static = eqx.partition(q, eqx.is_inexact_array)
-    leaves, tree = jax.tree.flatten(arrays)
-
-    def rebuilt(leaves):
-        return eqx.combine(tree.unflatten(leaves), static)
-
-    reads_leaf, *others = reads(lambda leaves, *rest: function(rebuilt(leaves), *rest), leaves, *arguments)
-    chosen = [k for k, read in enumerate(reads_leaf) if read]
-    starts = np.cumsum([0, *(leaf.size for leaf in leaves)])
-
-    def rebuild(some):
-        every = list(leaves)
-        for k, leaf in zip(chosen, some, strict=True):
-            every[k] = leaf
-        return rebuilt(every)
-
-    return [leaves[k] for k in chosen], [int(starts[k]) for k in chosen], rebuild, others
-
-
-def columns(starts: list[int], rows: list[Float[Array, "n ..."]]) -> list[Columns]:
-    """Rows of cotangents of such arrays, those of adjacent ones joined."""
-    joined: list[Columns] = []
-    for start, values in zip(starts, (leaf.reshape(len(leaf), -1) for leaf in rows), strict=True):
-        if joined and joined[-1].start + joined[-1].values.shape[-1] == start:
-            joined[-1] = Columns(joined[-1].start, jnp.concatenate([joined[-1].values, values], axis=-1))
-        else:
-            joined.append(Columns(start, values))
-    return joined
+    def joined(self, pulled: Pulled) -> Pulled:
+        """The direct part beside the one that went through the states."""
+        return Pulled(pulled.everywhere, [*pulled.parts, *self.direct])
 
 
 def pull_back(

@@ -22,7 +22,7 @@ from backstream.models.density import log_emission, log_prior, log_transition
 
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .regressors import AbstractRegressor, KernelRidge
-from .sensitivity import AbstractSensitivity, Forward, Pull
+from .sensitivity import AbstractPull, AbstractSensitivity, Forward
 from .sums import CompensatedSum
 
 
@@ -93,7 +93,7 @@ class Regression(OnlineEstimator):
             r = jax.vmap(lambda x: _log_joint(p, None, x, y, u))(xi)
             return Pairs(state, frame, None, xi, r, frame.log_prob(z))
 
-        sensitivity, pull = self.sensitivity.init(q, y, u)
+        pull = self.sensitivity.init(q, y, u)
         pairs, pathwise = self._draw(draw, q)
 
         def blank(outputs, key):
@@ -102,7 +102,7 @@ class Regression(OnlineEstimator):
         zero, zeros = jnp.zeros((), lam.dtype), jnp.zeros(columns, lam.dtype)
         sums = CompensatedSum.zeros((), lam.dtype), CompensatedSum.zeros((columns,), lam.dtype)
         G = blank(columns, key_G) if columns else None
-        carry = RegressionCarry(pairs.state, pairs.frame, blank(1, key_H), G, *sums, zero, zeros, sensitivity)
+        carry = RegressionCarry(pairs.state, pairs.frame, blank(1, key_H), G, *sums, zero, zeros, None)
         past = jnp.zeros((self.num_samples, columns), lam.dtype)
         return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
 
@@ -124,12 +124,12 @@ class Regression(OnlineEstimator):
             xi_prev, f = jax.vmap(backward)(xi, noise[1])
             return Pairs(state, frame, xi_prev, xi, self.H(carry, xi_prev) + f, frame.log_prob(noise[0]))
 
-        sensitivity, pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
+        pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
         pairs, pathwise = self._draw(draw, q)
         past = jnp.zeros((self.num_samples, 0), lam.dtype)
         if carry.G is not None:
             past = self.regressor.predict(carry.G, carry.frame.standardise(pairs.xi_prev))
-        return self._conclude(p, q, carry._replace(sensitivity=sensitivity), pairs, past, pathwise, pull, y, u)
+        return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
 
     def H(self, carry: RegressionCarry, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """What the fit of H_t says at some points, less its mean."""
@@ -148,22 +148,24 @@ class Regression(OnlineEstimator):
         gradient, pairs = eqx.filter_grad(objective, has_aux=True)(q)
         return pairs, gradient
 
-    def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: Pull, y, u):
+    def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: AbstractPull, y, u):
         (lam, _), n = flatten(q), self.num_samples
         z = pairs.frame.standardise(pairs.xi)
         trend, rest = _trend(z), -pairs.log_q.mean()
         r_mean = (pairs.r - trend).mean()  # the trend's own mean is zero
         H, expected = self.regressor.fit(carry.H, z, (pairs.r - trend - r_mean)[:, None])
 
-        news, G_rest = [], jnp.zeros_like(carry.G_rest)
+        news, G_rest, sensitivity = [], jnp.zeros_like(carry.G_rest), carry.sensitivity
         if self.sensitivity.remembers:
-            score = jnp.zeros((n, lam.size), lam.dtype)
-            if pairs.xi_prev is not None:
-                score = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - trend - expected[:, 0], pull)
-            news.append(score)
             # Leave-one-out: r_k − mean of the others = n/(n − 1) (r_k − r̄).
             h = pairs.r - pairs.log_q
-            G_rest = G_rest.at[: lam.size].set(_marginal_score(q, pairs, (h - h.mean()) / (n - 1), pull))
+            outer, to_now = _marginal_score(q, pairs, (h - h.mean()) / (n - 1))
+            score, to_states = jnp.zeros((n, lam.size), lam.dtype), (None, None)
+            if pairs.xi_prev is not None:
+                score, *to_states = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - trend - expected[:, 0])
+            (pulled, pulled_outer), sensitivity = pull(tuple(to_states), (None, to_now))
+            news.append(pulled.add_to(score))
+            G_rest = G_rest.at[: lam.size].set(pulled_outer.add_to(outer))
         if self.learn_model:
             news.append(_model_scores(p, pairs, y, u))
         G, G_mean = carry.G, jnp.zeros_like(carry.G_rest)
@@ -182,7 +184,7 @@ class Regression(OnlineEstimator):
         total = estimate(H_sum.total() + rest, G_sum.total() + G_rest)
         increment = estimate(r_mean + rest - carry.rest, G_mean + G_rest - carry.G_rest)
         nan = jnp.full((), jnp.nan, lam.dtype)
-        carry = RegressionCarry(pairs.state, pairs.frame, H, G, H_sum, G_sum, rest, G_rest, carry.sensitivity)
+        carry = RegressionCarry(pairs.state, pairs.frame, H, G, H_sum, G_sum, rest, G_rest, sensitivity)
         return carry, OnlineEstimate(total, increment, ess=nan, acceptance=nan)
 
 
@@ -201,8 +203,8 @@ def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: 
     return arrival + log_emission(p, x, y, u)
 
 
-def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"], pull: Pull) -> Array:
-    """c_k ∇_λ log q_{t-1|t}(ξ_t^k, ξ_{t-1}^k), [N, P]."""
+def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"]) -> tuple[Array, Array, Array]:
+    """c_k ∇ log q_{t-1|t}(ξ_t^k, ξ_{t-1}^k): to λ directly, [N, P], to a_{t-1} and to a_t."""
     (lam, rebuild), (a_prev, restore), (a, _) = flatten(q), ravel_pytree(previous), ravel_pytree(pairs.state)
 
     def weighted(v, a_prev, a, c, x_prev, x):
@@ -210,19 +212,17 @@ def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float
         return c * (family.marginal(restore(a_prev)) * family.potential(restore(a), x)).log_prob(x_prev)
 
     one = jax.grad(weighted, argnums=(0, 1, 2))
-    direct, to_prev, to_now = jax.vmap(one, (None, None, None, 0, 0, 0))(lam, a_prev, a, c, pairs.xi_prev, pairs.xi)
-    return direct + pull(to_prev, to_now)
+    return jax.vmap(one, (None, None, None, 0, 0, 0))(lam, a_prev, a, c, pairs.xi_prev, pairs.xi)
 
 
-def _marginal_score(q: BackwardFamily, pairs: Pairs, c: Float[Array, " n"], pull: Pull) -> Float[Array, " p"]:
-    """Σ_k c_k ∇_λ log q_t(ξ_t^k)."""
+def _marginal_score(q: BackwardFamily, pairs: Pairs, c: Float[Array, " n"]) -> tuple[Array, Array]:
+    """Σ_k c_k ∇ log q_t(ξ_t^k): to λ directly, and to a_t."""
     (lam, rebuild), (a, restore) = flatten(q), ravel_pytree(pairs.state)
 
     def weighted(v, a):
         return c @ jax.vmap(rebuild(v).marginal(restore(a)).log_prob)(pairs.xi)
 
-    direct, to_now = jax.grad(weighted, argnums=(0, 1))(lam, a)
-    return direct + pull(None, to_now)
+    return jax.grad(weighted, argnums=(0, 1))(lam, a)
 
 
 def _model_scores(p: StateSpaceModel, pairs: Pairs, y: Array, u: Inputs) -> Float[Array, "n t"]:

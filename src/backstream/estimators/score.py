@@ -87,7 +87,6 @@ class RecursiveScore(OnlineEstimator):
         check_case(p, q, y, u)
         self.sensitivity.check_family(q)
         particles = draw(q, q.init(y, u), self.num_particles, key=key)
-        sensitivity, pull = self.sensitivity.init(q, y, u)
         (lam, _), (theta, rebuild), xi = flatten(q), flatten(p), particles.xi
 
         def log_joint(p, x):  # log ℓ_0(x, y_0) = log χ(x) + log g_0(x, y_0)
@@ -101,6 +100,10 @@ class RecursiveScore(OnlineEstimator):
             S = jax.vmap(jax.grad(lambda v, x: log_joint(rebuild(v), x)), (None, 0))(theta, xi)
         if self.functional is not None:
             F = self.functional.at_first(xi, y)
+        H = jax.vmap(lambda x: log_joint(p, x))(xi)
+        marginal, nan = self.weights.marginal(particles.z), jnp.full((), jnp.nan, lam.dtype)
+        elbo, outer = self._outer(q, particles, marginal, H)
+        [pulled], sensitivity = self.sensitivity.init(q, y, u)(outer.of_states)
         carry = ScoreCarry(
             particles,
             sensitivity,
@@ -109,10 +112,9 @@ class RecursiveScore(OnlineEstimator):
             S=None if S is None else nothing(*S.shape[1:]),
             F=None if F is None else nothing(*F.shape[1:]),
         )
-        H = jax.vmap(lambda x: log_joint(p, x))(xi)
-        G = None if carry.G is None else carry.G.at_samples
-        marginal, nan = self.weights.marginal(particles.z), jnp.full((), jnp.nan, lam.dtype)
-        return self._conclude(p, q, carry, marginal, pull, H, G, jnp.zeros_like(lam), S, F, y, ess=nan, acceptance=nan)
+        G, zero = None if carry.G is None else carry.G.at_samples, jnp.zeros_like(lam)
+        outer = outer.joined(pulled).add_to(zero)
+        return self._conclude(p, q, carry, marginal, elbo, H, G, zero, outer, S, F, y, ess=nan, acceptance=nan)
 
     def step(self, p, q, carry, y, u=None, *, key):
         self.sensitivity.check_family(q)
@@ -121,7 +123,6 @@ class RecursiveScore(OnlineEstimator):
 
         # a_t, q_t and its samples ξ_t; the backward kernels q_{t-1|t}(ξ_t^i, ·) and their weights w_ij
         particles = draw(q, q.update(previous.state, y, u), self.num_particles, key=key_draw)
-        sensitivity, pull = self.sensitivity.advance(q, carry.sensitivity, previous.state, y, u)
         xi_previous, xi = previous.xi, particles.xi
         kernels = backward_kernels(q, previous, particles.state, xi)
         pairs = self.weights.pairs(kernels, previous.z, key=key_pairs)
@@ -137,32 +138,42 @@ class RecursiveScore(OnlineEstimator):
         marginal = self.weights.marginal(particles.z)
         row = marginal.coefficients()[0]
         score = self._pull_backward(q, previous, particles.state, xi, eta_cotangents)
+        elbo, outer = self._outer(q, particles, marginal, H)
+        score = score.mean(row) if carry.G is None else score.centred(row)
+        pull = self.sensitivity.advance(q, carry.sensitivity, previous.state, y, u)
+        (pulled, pulled_outer), sensitivity = pull(score.of_states, outer.of_states)
+        pulled, zero = score.joined(pulled), jnp.zeros_like(flatten(q)[0])
+        outer = outer.joined(pulled_outer).add_to(zero)
         G = S = F = None
         if carry.G is not None:
             # G_t^i less its mean, and the mean, each formed once: what is centred are the small factors
             past, past_mean = pairs.centred_average(carry.G.at_samples, row)
-            G = score.centred(row).add_to(gamma * past, pull)
-            G_bar = score.mean(row).add_to(gamma * past_mean, pull)
+            G = pulled.rows(slice(None, -1)).add_to(gamma * past)
+            G_bar = pulled.rows(-1).add_to(gamma * past_mean)
             G = G if self.baseline.zero_sum else G + G_bar
         else:  # nothing is carried: of G only its mean is needed, and one pullback gives it
-            G_bar = score.mean(row).add_to(jnp.zeros_like(flatten(q)[0]), pull)
+            G_bar = pulled.add_to(zero)
         if carry.S is not None:
             S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
         if self.functional is not None:
             F = pairs.average(carry.F.at_samples) + self.functional.average(pairs, xi_previous, xi, y)
         carry = carry._replace(particles=particles, sensitivity=sensitivity)
-        return self._conclude(p, q, carry, marginal, pull, H, G, G_bar, S, F, y, pairs.ess(), pairs.acceptance())
+        told = pairs.ess(), pairs.acceptance()
+        return self._conclude(p, q, carry, marginal, elbo, H, G, G_bar, outer, S, F, y, *told)
 
-    def _conclude(self, p, q, carry, marginal, pull, H, G, G_bar, S, F, y, ess, acceptance):
-        """From what is known at the samples of q_t to L_t, ∇L_t and what they add to L_{t-1}, ∇L_{t-1}."""
-        particles, gamma, direction = carry.particles, self.objective.discount, self.objective.direction
+    def _outer(self, q, particles, marginal, H) -> tuple[Float[Array, ""], Cotangents]:
+        """L_t less what was taken out of H, and the cotangent of its own score term, ∇log q_t (H_t − log q_t)."""
         r = H - particles.log_q()  # with the entropy term, which the printed algorithm lacks
         elbo, eta_cotangent = marginal.value_and_score(r[None], self.baseline)
-        outer = self._pull_marginal(q, particles, eta_cotangent[0]).add_to(jnp.zeros_like(G_bar), pull)
+        return elbo[0], self._pull_marginal(q, particles, eta_cotangent[0])
+
+    def _conclude(self, p, q, carry, marginal, elbo, H, G, G_bar, outer, S, F, y, ess, acceptance):
+        """From what is known at the samples of q_t to L_t, ∇L_t and what they add to L_{t-1}, ∇L_{t-1}."""
+        particles, gamma, direction = carry.particles, self.objective.discount, self.objective.direction
         shift = 1.0 if self.baseline.zero_sum else 0.0  # without a baseline nothing may be taken out
         H_shift = shift * marginal.average(H)[0]
 
-        running_H, L, L_change = carry.H.advance(H - H_shift, elbo[0], H_shift, gamma)
+        running_H, L, L_change = carry.H.advance(H - H_shift, elbo, H_shift, gamma)
         running_G, running_S, running_F = carry.G, carry.S, carry.F
         gradient = gradient_change = G_bar + outer
         model_gradient = model_change = functional = None

@@ -21,36 +21,60 @@ from jaxtyping import Array, Float, Int, PyTree
 from backstream.families.base import BackwardFamily
 
 from .base import flatten
-
-Pull = Callable[[Array | None, Array | None], Array]
-"""(cotangents of a_{t-1} or None, of a_t or None), [A] or [N, A] each, to those of λ, [P] or [N, P]."""
+from .reading import Columns, add_columns, columns, read_arrays
 
 
 def flatten_state(state: PyTree) -> Float[Array, " a"]:
     return ravel_pytree(state)[0]
 
 
-def reads(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Which leaves of its arguments the result of a traceable function can depend on: a tree of booleans.
+class Pulled(NamedTuple):
+    """Rows of cotangents of λ: some of them everywhere, some in the columns of single arrays. Both are to be added."""
 
-    XLA does not simplify products with zeros: what cannot depend on a_t should not be multiplied by ∂a_t/∂λ.
-    """
-    leaves, tree = jax.tree.flatten(arguments)
-    jaxpr = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)))(*leaves).jaxpr
-    sources: dict[Any, frozenset[int]] = {variable: frozenset([k]) for k, variable in enumerate(jaxpr.invars)}
+    everywhere: Float[Array, "*n p"] | None
+    parts: list[Columns]
 
-    def reached(variables) -> frozenset[int]:
-        return frozenset().union(*(sources.get(v, frozenset()) for v in variables if not hasattr(v, "val")))
+    def add_to(self, total: Float[Array, "*n p"]) -> Float[Array, "*n p"]:
+        return add_columns(total if self.everywhere is None else total + self.everywhere, self.parts)
 
-    for equation in jaxpr.eqns:
-        through = reached(equation.invars)
-        sources.update((variable, through) for variable in equation.outvars)
-    used = reached(jaxpr.outvars)
-    return tree.unflatten([k in used for k in range(len(leaves))])
+    def rows(self, which: Any) -> "Pulled":
+        everywhere = None if self.everywhere is None else self.everywhere[which]
+        return Pulled(everywhere, [Columns(start, values[which]) for start, values in self.parts])
 
 
-def pull_each(vjp: Callable[[Any], Any], cotangents: Any, batched: bool) -> Any:
-    return jax.vmap(vjp)(cotangents) if batched else vjp(cotangents)
+Pair = tuple[Array | None, Array | None]
+"""Cotangents of a_{t-1}, or None, and of a_t, or None: [A] or [N, A] each."""
+
+
+class AbstractPull(eqx.Module):
+    @abstractmethod
+    def __call__(self, *pairs: Pair) -> tuple[list[Pulled], Any]:
+        """All cotangents of one time, pulled back to λ, each as [P] or [N, P], and what the sensitivity hands on.
+
+        At once, as the carry of `Forward` comes out of the same product.
+        """
+
+
+class VjpPull(AbstractPull):
+    """Cotangents are pulled back row by row, through functions of the arrays of λ that they read."""
+
+    previous: Callable[[Array], list[Array]] | None
+    """From cotangents of a_{t-1}, or None where it does not depend on λ."""
+    now: Callable[[Array], list[Array]]
+    starts: list[int] = eqx.field(static=True)
+    carry: Any
+
+    def __call__(self, *pairs):
+        return [Pulled(None, self._one(*pair)) for pair in pairs], self.carry
+
+    def _one(self, previous, now) -> list[Columns]:
+        parts = []
+        for vjp, cotangents in ((self.previous, previous), (self.now, now)):
+            if vjp is not None and cotangents is not None:
+                rows = jnp.atleast_2d(cotangents)
+                found = columns(self.starts, jax.vmap(vjp)(rows))
+                parts += [Columns(start, v.reshape(*cotangents.shape[:-1], -1)) for start, v in found]
+        return parts
 
 
 class AbstractSensitivity(eqx.Module):
@@ -67,12 +91,42 @@ class AbstractSensitivity(eqx.Module):
             )
 
     @abstractmethod
-    def init(self, q: BackwardFamily, y: Array, u: Any) -> tuple[Any, Pull]:
+    def init(self, q: BackwardFamily, y: Array, u: Any) -> AbstractPull:
         """At the first observation."""
 
     @abstractmethod
-    def advance(self, q: BackwardFamily, carry: Any, state: PyTree, y: Array, u: Any) -> tuple[Any, Pull]:
+    def advance(self, q: BackwardFamily, carry: Any, state: PyTree, y: Array, u: Any) -> AbstractPull:
         """At each later one; `state` is a_{t-1}."""
+
+
+class JacobianPull(AbstractPull):
+    """J_t = U_a J_{t-1} + U_λ, with J_{t-1} None at the first observation, and U_λ in the columns that U reads."""
+
+    J_previous: Float[Array, "a p"] | None
+    U_a: Float[Array, "a a"] | None
+    U_lam: list[Columns]
+    size: int = eqx.field(static=True)
+
+    def __call__(self, *pairs):
+        past = [None if previous is None else jnp.atleast_2d(previous) for previous, _ in pairs]
+        if self.J_previous is None or self.U_a is None:
+            values = self.U_lam[0].values
+            J = add_columns(jnp.zeros((len(values), self.size), values.dtype), self.U_lam)
+            products = iter([])
+        else:
+            # One product for all rows that J_{t-1} is multiplied with, its own next rows included.
+            factors = [*(rows for rows in past if rows is not None), self.U_a]
+            product = jnp.concatenate(factors) @ self.J_previous
+            cuts = [sum(len(rows) for rows in factors[:k]) for k in range(1, len(factors))]
+            *found, J = jnp.split(product, cuts)
+            J, products = add_columns(J, self.U_lam), iter(found)
+        pulled = []
+        for (previous, now), rows in zip(pairs, past, strict=True):
+            total = None if rows is None else next(products).reshape(*previous.shape[:-1], -1)
+            through_now = None if now is None else now @ J
+            parts = [part for part in (total, through_now) if part is not None]
+            pulled.append(Pulled(sum(parts[1:], parts[0]) if parts else None, []))
+        return pulled, J
 
 
 class Forward(AbstractSensitivity):
@@ -91,27 +145,28 @@ class Forward(AbstractSensitivity):
             raise ValueError(f"The discount of the sensitivity must lie between 0 and 1, not at {self.discount}.")
 
     def init(self, q, y, u):
-        lam, rebuild = flatten(q)
-        J = jax.jacrev(lambda v: flatten_state(rebuild(v).init(y, u)))(lam)
-        return J, lambda previous, now: now @ J
+        a, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
+        rows = jax.vmap(vjp)(jnp.eye(len(a), dtype=a.dtype))
+        return JacobianPull(None, None, columns(starts, rows[0]), flatten(q)[0].size)
 
     def advance(self, q, carry, state, y, u):
-        lam, rebuild = flatten(q)
         a, restore = ravel_pytree(state)
 
-        def update(a, v):
-            return flatten_state(rebuild(v).update(restore(a), y, u))
+        def update(q, a):
+            return flatten_state(q.update(restore(a), y, u))
 
-        U_a, U_lam = jax.jacrev(update, argnums=(0, 1))(a, lam)
+        a_next, vjp, starts = _vjp(update, q, a)
+        rows, U_a = jax.vmap(vjp)(jnp.eye(len(a_next), dtype=a.dtype))
         J_previous = carry if self.discount == 1 else self.discount * carry
-        J = U_a @ J_previous + U_lam
+        return JacobianPull(J_previous, U_a, columns(starts, rows), flatten(q)[0].size)
 
-        def pull(previous, now):
-            if now is None:
-                return previous @ J_previous
-            return now @ J if previous is None else previous @ J_previous + now @ J
 
-        return J, pull
+def _vjp(function: Callable[..., Array], q: BackwardFamily, *arguments: Array):
+    """The value of function(q, *arguments), its pullback to the arrays of λ that it reads and to the arguments, and
+    where in λ those arrays start."""
+    some, starts, rebuild, _ = read_arrays(function, q, *arguments)
+    value, vjp = jax.vjp(lambda some, *arguments: function(rebuild(some), *arguments), some, *arguments)
+    return value, vjp, starts
 
 
 class Replay(NamedTuple):
@@ -134,21 +189,15 @@ class Truncated(AbstractSensitivity):
             raise ValueError(f"The depth of the truncated sensitivity must be at least 1, not {self.depth}.")
 
     def init(self, q, y, u):
-        lam, rebuild = flatten(q)
-
-        def first(v):
-            return flatten_state(rebuild(v).init(y, u))
-
-        a, vjp = jax.vjp(first, lam)
+        a, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
 
         def last_of_many(leaf):
             return jnp.zeros((self.depth, *jnp.shape(leaf)), jnp.result_type(leaf)).at[-1].set(leaf)
 
         carry = Replay(last_of_many(a), last_of_many(y), jax.tree.map(last_of_many, u), jnp.asarray(1))
-        return carry, lambda previous, now: pull_each(vjp, now, now.ndim > 1)[0]
+        return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, carry)
 
     def advance(self, q, carry, state, y, u):
-        lam, rebuild = flatten(q)
         restore = ravel_pytree(state)[1]
 
         def append(buffer, leaf):
@@ -156,43 +205,40 @@ class Truncated(AbstractSensitivity):
 
         ys = append(carry.ys, y)
         us = jax.tree.map(append, carry.us, u)
-        age = jnp.arange(self.depth)[::-1]
-        times = carry.seen - age  # the time of each kept observation; negative where there is none yet
 
-        def replay(v):
-            family = rebuild(v)
+        def update(q, a, k):
+            y, u = jax.tree.map(lambda leaf: leaf[k], (ys, us))
+            return flatten_state(q.update(restore(a), y, u))
 
-            def one(a, scanned):
-                s, y, u = scanned
-                a_next = jax.lax.switch(
-                    jnp.clip(s + 1, 0, 2),
+        def before(q):
+            """a_{t-1}, from a_{t-Δ}."""
+            a = carry.states[0]
+            for k in range(self.depth - 1):
+                time = carry.seen - (self.depth - 1 - k)  # that of the k-th kept observation
+                y, u = jax.tree.map(lambda leaf, k=k: leaf[k], (ys, us))
+                a = jax.lax.switch(
+                    jnp.clip(time + 1, 0, 2),
                     [
-                        lambda: a,
-                        lambda: flatten_state(family.init(y, u)),
-                        lambda: flatten_state(family.update(restore(a), y, u)),
+                        lambda a: a,  # nothing had been observed yet
+                        lambda a, y=y, u=u: flatten_state(q.init(y, u)),
+                        lambda a, k=k: update(q, a, k),
                     ],
+                    a,
                 )
-                return a_next, a
+            return a
 
-            now, before = jax.lax.scan(one, carry.states[0], (times, ys, us))
-            return before[-1], now
+        some, starts, rebuild, _ = read_arrays(lambda q: update(q, before(q), self.depth - 1), q)
+        a_previous, to_previous = jax.vjp(lambda some: before(rebuild(some)), some)
+        now, to_both = jax.vjp(lambda some, a: update(rebuild(some), a, self.depth - 1), some, a_previous)
 
-        (_, now), vjp = jax.vjp(replay, lam)
+        def from_now(cotangent):
+            direct, through = to_both(cotangent)
+            return jax.tree.map(jnp.add, direct, to_previous(through)[0])
 
-        def pull(previous, now_):
-            some = previous if now_ is None else now_
-            given = [c is not None for c in (previous, now_)]
-            # Many rows of cotangents go through the Jacobian, few are pulled back one by one.
-            if some.ndim > 1 and len(some) > sum(given) * some.shape[1]:
-                eye, zero = jnp.eye(some.shape[1], dtype=some.dtype), jnp.zeros((some.shape[1],) * 2, some.dtype)
-                total = jnp.zeros((), some.dtype)
-                if previous is not None:
-                    total = total + previous @ jax.vmap(vjp)((eye, zero))[0]
-                return total if now_ is None else total + now_ @ jax.vmap(vjp)((zero, eye))[0]
-            cotangents = tuple(jnp.zeros_like(some) if c is None else c for c in (previous, now_))
-            return pull_each(vjp, cotangents, some.ndim > 1)[0]
-
-        return Replay(append(carry.states, now), ys, us, carry.seen + 1), pull
+        replay = Replay(append(carry.states, now), ys, us, carry.seen + 1)
+        return VjpPull(
+            None if self.depth == 1 else lambda cotangent: to_previous(cotangent)[0], from_now, starts, replay
+        )
 
 
 class Frozen(AbstractSensitivity):
@@ -201,17 +247,9 @@ class Frozen(AbstractSensitivity):
     remembers: ClassVar[bool] = False
 
     def init(self, q, y, u):
-        lam, rebuild = flatten(q)
-        _, vjp = jax.vjp(lambda v: flatten_state(rebuild(v).init(y, u)), lam)
-        return None, lambda previous, now: pull_each(vjp, now, now.ndim > 1)[0]
+        _, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
+        return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, None)
 
     def advance(self, q, carry, state, y, u):
-        lam, rebuild = flatten(q)
-        _, vjp = jax.vjp(lambda v: flatten_state(rebuild(v).update(state, y, u)), lam)
-
-        def pull(previous, now):
-            if now is None:
-                return jnp.zeros((*previous.shape[:-1], lam.size), lam.dtype)
-            return pull_each(vjp, now, now.ndim > 1)[0]
-
-        return None, pull
+        _, vjp, starts = _vjp(lambda q: flatten_state(q.update(state, y, u)), q)
+        return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, None)

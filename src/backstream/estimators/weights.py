@@ -86,7 +86,8 @@ def centred_product(
 ) -> tuple[Float[Array, "n *s"], Float[Array, "*s"]]:
     """The product less the mean of its rows, and that mean. The small factor is centred, not the large product."""
     mean = row @ left
-    return jnp.tensordot(left - mean, right, 1), jnp.tensordot(mean, right, 1)
+    product = jnp.tensordot(jnp.concatenate([left - mean, mean[None]]), right, 1)
+    return product[:-1], product[-1]
 
 
 class AllPairs(AbstractPairs):
