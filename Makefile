@@ -32,8 +32,8 @@ lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing name is an error
 	$(BIN)/zensical build --clean --strict
 
-bench: $(INSTALLED)  ## time one streamed observation, as a multiple of the limit
-	$(BIN)/python benchmarks/step.py
+bench: $(INSTALLED)  ## time a step against its limit, other estimators and its sizes; ends with a table and a picture
+	$(BIN)/backstream bench
 
 soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
 	for soak in crashes hostile_data fuzz_readers long_streams; do $(BIN)/python -m experiments.$$soak || exit 1; done

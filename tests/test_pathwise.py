@@ -91,12 +91,12 @@ def test_a_discounted_sensitivity_counts_the_past_less():
     states = [q.init(ys[0])]
     for y in ys[1:]:
         states.append(q.update(states[-1], y))
-    carry, _ = Forward(delta).init(q, ys[0], None)
+    _, carry = Forward(delta).init(q, ys[0], None)()
     flat = [ravel_pytree(s)[0] for s in states]
     _, restore = ravel_pytree(states[0])
     terms = [jax.jacobian(lambda v: ravel_pytree(rebuild(v).init(ys[0]))[0])(lam)]
     for t, y in enumerate(ys[1:], start=1):
-        carry, _ = Forward(delta).advance(q, carry, states[t - 1], y, None)
+        _, carry = Forward(delta).advance(q, carry, states[t - 1], y, None)()
         U_a = jax.jacobian(lambda a, y=y: ravel_pytree(q.update(restore(a), y))[0])(flat[t - 1])
         U_lam = jax.jacobian(lambda v, y=y, t=t: ravel_pytree(rebuild(v).update(states[t - 1], y))[0])(lam)
         terms = [*(U_a @ term for term in terms), U_lam]

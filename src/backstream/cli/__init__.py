@@ -23,7 +23,7 @@ app = typer.Typer(
     epilog="Start: backstream simulate chaotic-rnn -n 5000 -o obs.csv; then do as it says. "
     "Exit codes: 0 done, 1 failed, 2 cannot be asked, 130 stopped by Ctrl-C.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # rich would take longer to be imported than all the rest
     pretty_exceptions_enable=False,
 )
 

@@ -24,6 +24,7 @@ class Name(StrEnum):
 
 
 class Bench(StrEnum):
+    speed = "speed"
     gradients = "gradients"
 
 
@@ -53,17 +54,27 @@ def reproduce(
 
 @plainly
 def bench(
-    name: Annotated[Bench, typer.Argument(help="gradients: bias, noise and price of each estimator, for given λ.")],
+    name: Annotated[
+        Bench,
+        typer.Argument(
+            help="speed: time, compile time and memory, as ratios and against sizes. "
+            "gradients: bias, noise and price of each estimator, for given λ."
+        ),
+    ] = Bench.speed,
     quick: Quick = False,
     replicates: Annotated[
-        int | None, typer.Option(min=2, help="How many runs of each estimator. Default: 16, or 4 with --quick.")
+        int | None,
+        typer.Option(min=2, help="gradients: how many runs of each estimator. Default: 16, or 4 with --quick."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path("bench"),
 ) -> None:
     """Measure what the library claims of itself. Files and interruptions are as with `reproduce`.
 
-    Example: backstream bench gradients --quick
+    Example: backstream bench speed --quick
     """
+    if name is Bench.speed:  # on one core: XLA sizes its thread pool by NPROC, once; and compiling is timed as well
+        os.environ |= {"NPROC": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
     _run(name.value, out, quick, 4 if quick and replicates is None else replicates, "bench")
 
 

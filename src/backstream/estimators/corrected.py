@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from backstream.gaussian import cholesky, invert, pack, unpack
 
-from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred_product
+from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred
 
 
 class Quadratic(eqx.Module):
@@ -87,8 +87,8 @@ class CorrectedPairs(AbstractPairs):
     def average(self, values):
         return jnp.tensordot(self.w, values, 1)
 
-    def centred_average(self, values, row):
-        return centred_product(self.w, values, row)
+    def centred_average(self, values, row, factor):
+        return (factor * centred(self.w, row)) @ values
 
     def coefficients(self):
         return self.w

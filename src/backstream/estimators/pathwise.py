@@ -28,9 +28,8 @@ from backstream.models.density import log_emission, log_prior, log_transition
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like, require_amortised
 from .corrected import Quadratic
 from .objectives import AbstractObjective, Increment
-from .pullback import Cotangents
 from .reading import columns, read_arrays
-from .sensitivity import AbstractPull, AbstractSensitivity, Forward
+from .sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 from .sums import CompensatedSum
 
 
@@ -138,7 +137,7 @@ class RecursivePathwise(OnlineEstimator):
             zero,
             jnp.zeros(width, lam.dtype),
         )
-        fit, nothing = self._least_squares(z), Cotangents([], None, None)
+        fit, nothing = self._least_squares(z), Cotangents([])
         past = jnp.zeros((len(fit), lam.size), lam.dtype)
         if self.learn_model:
             past = jnp.concatenate([past, fit @ to_theta], axis=1)
@@ -217,8 +216,9 @@ class RecursivePathwise(OnlineEstimator):
             return H.mean(law) + law.entropy, law.entropy
 
         to_a, rest = jax.grad(outer, has_aux=True)(a)
-        (pulled, pulled_outer), sensitivity = pull(scores.of_states, (None, to_a))
-        G = scores.joined(pulled).add_to(past)  # what of past belongs to θ lies behind the columns of λ
+        (pulled, pulled_outer), sensitivity = pull(scores, Cotangents([], None, to_a))
+        G = pulled.add_to(past[:, : lam.size])
+        G = jnp.concatenate([G, past[:, lam.size :]], axis=1) if self.learn_model else G
         G_mean = G[0]
         G_rest = jnp.zeros_like(G_mean).at[: lam.size].set(pulled_outer.add_to(jnp.zeros_like(lam)))
 

@@ -6,55 +6,15 @@ small here, as the columns that are read and as cotangents of the state, until t
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily
 
 from .reading import Columns, columns, read_arrays
-from .sensitivity import Pair, Pulled
-
-
-class Cotangents(NamedTuple):
-    """Rows of cotangents: of λ directly, and of the flat states a_{t-1} and a_t (None where nothing reads them)."""
-
-    direct: list[Columns]
-    to_previous: Float[Array, "*n a"] | None
-    to_now: Float[Array, "*n a"] | None
-
-    def centred(self, row: Float[Array, " n"]) -> "Cotangents":
-        """Less their mean under the weights `row`, which is put below them as one row more."""
-
-        def centre(rows):
-            mean = row @ rows
-            return jnp.concatenate([rows - mean, mean[None]])
-
-        return self._map(centre)
-
-    def mean(self, row: Float[Array, " n"]) -> "Cotangents":
-        """One row: their mean under the weights `row`."""
-        return self._map(lambda rows: row @ rows)
-
-    def combine(self, coefficients: Float[Array, "m n"]) -> "Cotangents":
-        """Linear combinations of the rows."""
-        return self._map(lambda rows: coefficients @ rows)
-
-    def _map(self, function: Callable[[Array], Array]) -> "Cotangents":
-        states = (None if rows is None else function(rows) for rows in (self.to_previous, self.to_now))
-        return Cotangents([Columns(start, function(values)) for start, values in self.direct], *states)
-
-    @property
-    def of_states(self) -> Pair:
-        """What a `Pull` takes."""
-        return self.to_previous, self.to_now
-
-    def joined(self, pulled: Pulled) -> Pulled:
-        """The direct part beside the one that went through the states."""
-        return Pulled(pulled.everywhere, [*pulled.parts, *self.direct])
+from .sensitivity import Cotangents
 
 
 def pull_back(
@@ -81,3 +41,27 @@ def pull_back(
 
     rows, to_state = jax.vmap(one)(points, cotangents)
     return Cotangents(columns(starts, rows), None, to_state if reads_state else None)
+
+
+def pull_back_mean(
+    function: Callable[[BackwardFamily, PyTree, Array], Array],
+    q: BackwardFamily,
+    state: PyTree,
+    cotangents: Float[Array, "n s"],
+    points: Float[Array, "n d"],
+    row: Float[Array, " n"],
+) -> Cotangents:
+    """The mean of these rows under the weights `row`, by a single pullback: none of them is ever formed."""
+    a, restore = ravel_pytree(state)
+
+    def flat(q, a, x):
+        return function(q, restore(a), x)
+
+    some, starts, rebuild, (reads_state, _) = read_arrays(flat, q, a, points[0])
+
+    def mean(some, a):
+        return (row[:, None] * cotangents * jax.vmap(lambda x: flat(rebuild(some), a, x))(points)).sum()
+
+    to_some, to_state = jax.grad(mean, argnums=(0, 1))(some, a)
+    direct = [Columns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
+    return Cotangents(direct, None, to_state if reads_state else None)

@@ -63,20 +63,22 @@ def read_arrays(
 
 
 def columns(starts: list[int], rows: list[Float[Array, "n ..."]]) -> list[Columns]:
-    """Rows of cotangents of such arrays, those of adjacent ones joined."""
+    """Rows of cotangents of such arrays, those of adjacent ones joined: to be added in one pass."""
     joined: list[Columns] = []
     for start, values in zip(starts, (leaf.reshape(len(leaf), -1) for leaf in rows), strict=True):
-        if joined and joined[-1].start + joined[-1].values.shape[-1] == start:
-            joined[-1] = Columns(joined[-1].start, jnp.concatenate([joined[-1].values, values], axis=-1))
+        last = joined[-1] if joined else None
+        if last and last.start + last.values.shape[-1] == start:
+            joined[-1] = Columns(last.start, jnp.concatenate([last.values, values], axis=-1))
         else:
             joined.append(Columns(start, values))
     return joined
 
 
-def add_columns(total: Float[Array, "*n p"], parts: list[Columns]) -> Float[Array, "*n p"]:
-    """A matrix with the parts added in their places, where XLA can do it in place."""
+def add_columns(total: Float[Array, "*m p"], parts: list[Columns], first: int = 0) -> Float[Array, "*m p"]:
+    """A matrix with the parts added in their columns, in as many rows from the `first` on as they have."""
     for start, values in parts:
-        width = values.shape[-1]
-        old = jax.lax.slice_in_dim(total, start, start + width, axis=-1)
-        total = jax.lax.dynamic_update_slice_in_dim(total, old + values, start, axis=-1)
+        values = jnp.atleast_2d(values) if total.ndim == 2 else values
+        corner = (first, start) if total.ndim == 2 else (start,)
+        old = jax.lax.dynamic_slice(total, corner, values.shape)
+        total = jax.lax.dynamic_update_slice(total, old + values, corner)
     return total

@@ -22,7 +22,7 @@ from backstream.models.density import log_emission, log_prior, log_transition
 
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .regressors import AbstractRegressor, KernelRidge
-from .sensitivity import AbstractPull, AbstractSensitivity, Forward
+from .sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 from .sums import CompensatedSum
 
 
@@ -163,7 +163,7 @@ class Regression(OnlineEstimator):
             score, to_states = jnp.zeros((n, lam.size), lam.dtype), (None, None)
             if pairs.xi_prev is not None:
                 score, *to_states = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - trend - expected[:, 0])
-            (pulled, pulled_outer), sensitivity = pull(tuple(to_states), (None, to_now))
+            (pulled, pulled_outer), sensitivity = pull(Cotangents([], *to_states), Cotangents([], None, to_now))
             news.append(pulled.add_to(score))
             G_rest = G_rest.at[: lam.size].set(pulled_outer.add_to(outer))
         if self.learn_model:
@@ -203,7 +203,9 @@ def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: 
     return arrival + log_emission(p, x, y, u)
 
 
-def _backward_scores(q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"]) -> tuple[Array, Array, Array]:
+def _backward_scores(
+    q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"]
+) -> tuple[Array, Array, Array]:
     """c_k ∇ log q_{t-1|t}(ξ_t^k, ξ_{t-1}^k): to λ directly, [N, P], to a_{t-1} and to a_t."""
     (lam, rebuild), (a_prev, restore), (a, _) = flatten(q), ravel_pytree(previous), ravel_pytree(pairs.state)
 

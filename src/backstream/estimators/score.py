@@ -21,6 +21,7 @@ Three pieces of algebra make it fast and keep it bounded:
 * All of it happens in the frame of q_{t-1}, where its samples are standard normal draws.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -35,8 +36,8 @@ from .baselines import AbstractBaseline, LeaveOneOut
 from .functionals import AdditiveFunctional, vmap_rows
 from .objectives import AbstractObjective, Increment
 from .particles import Particles, backward_kernels, draw, log_backward, log_transition
-from .pullback import Cotangents, pull_back
-from .sensitivity import AbstractSensitivity, Forward
+from .pullback import pull_back, pull_back_mean
+from .sensitivity import AbstractSensitivity, Cotangents, Forward
 from .sums import Running
 from .weights import AbstractWeights, SelfNormalised
 
@@ -103,7 +104,7 @@ class RecursiveScore(OnlineEstimator):
         H = jax.vmap(lambda x: log_joint(p, x))(xi)
         marginal, nan = self.weights.marginal(particles.z), jnp.full((), jnp.nan, lam.dtype)
         elbo, outer = self._outer(q, particles, marginal, H)
-        [pulled], sensitivity = self.sensitivity.init(q, y, u)(outer.of_states)
+        [pulled], sensitivity = self.sensitivity.init(q, y, u)(outer)
         carry = ScoreCarry(
             particles,
             sensitivity,
@@ -113,7 +114,7 @@ class RecursiveScore(OnlineEstimator):
             F=None if F is None else nothing(*F.shape[1:]),
         )
         G, zero = None if carry.G is None else carry.G.at_samples, jnp.zeros_like(lam)
-        outer = outer.joined(pulled).add_to(zero)
+        outer = pulled.add_to(zero)
         return self._conclude(p, q, carry, marginal, elbo, H, G, zero, outer, S, F, y, ess=nan, acceptance=nan)
 
     def step(self, p, q, carry, y, u=None, *, key):
@@ -137,21 +138,23 @@ class RecursiveScore(OnlineEstimator):
         H, eta_cotangents = pairs.value_and_score(r, self.baseline)
         marginal = self.weights.marginal(particles.z)
         row = marginal.coefficients()[0]
-        score = self._pull_backward(q, previous, particles.state, xi, eta_cotangents)
         elbo, outer = self._outer(q, particles, marginal, H)
-        score = score.mean(row) if carry.G is None else score.centred(row)
+        if carry.G is None:  # of G only its mean is needed, and one pullback gives it
+            to_mean = partial(pull_back_mean, row=row)
+            score = self._pull_backward(to_mean, q, previous, particles.state, xi, eta_cotangents)
+        else:
+            score = self._pull_backward(pull_back, q, previous, particles.state, xi, eta_cotangents).centred(row)
         pull = self.sensitivity.advance(q, carry.sensitivity, previous.state, y, u)
-        (pulled, pulled_outer), sensitivity = pull(score.of_states, outer.of_states)
-        pulled, zero = score.joined(pulled), jnp.zeros_like(flatten(q)[0])
-        outer = outer.joined(pulled_outer).add_to(zero)
+        (pulled, pulled_outer), sensitivity = pull(score, outer)
+        zero = jnp.zeros_like(flatten(q)[0])
+        outer = pulled_outer.add_to(zero)
         G = S = F = None
         if carry.G is not None:
-            # G_t^i less its mean, and the mean, each formed once: what is centred are the small factors
-            past, past_mean = pairs.centred_average(carry.G.at_samples, row)
-            G = pulled.rows(slice(None, -1)).add_to(gamma * past)
-            G_bar = pulled.rows(-1).add_to(gamma * past_mean)
+            # G_t^i less its mean, and below it the mean, formed once: what is centred are the small factors
+            total = pulled.add_to(pairs.centred_average(carry.G.at_samples, row, gamma))
+            G, G_bar = total[:-1], total[-1]
             G = G if self.baseline.zero_sum else G + G_bar
-        else:  # nothing is carried: of G only its mean is needed, and one pullback gives it
+        else:
             G_bar = pulled.add_to(zero)
         if carry.S is not None:
             S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
@@ -199,8 +202,8 @@ class RecursiveScore(OnlineEstimator):
         carry = carry._replace(H=running_H, G=running_G, S=running_S, F=running_F)
         return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
 
-    def _pull_backward(self, q, previous, state, xi, cotangents) -> Cotangents:
-        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i."""
+    def _pull_backward(self, pull_back, q, previous, state, xi, cotangents) -> Cotangents:
+        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i, or a mean."""
         through_potential = pull_back(
             lambda q, a, x: q.potential(a, x).into(previous.frame).eta, q, state, cotangents, xi
         )
@@ -217,7 +220,7 @@ class RecursiveScore(OnlineEstimator):
             return q.marginal(a).into(particles.frame).eta
 
         one = jnp.ones(1, cotangent.dtype)
-        return pull_back(eta, q, particles.state, cotangent[None], particles.xi[:1]).mean(one)
+        return pull_back_mean(eta, q, particles.state, cotangent[None], particles.xi[:1], one)
 
     def _model_score(self, p, pairs, xi_previous, xi, y, u) -> Float[Array, "n t"]:
         """Ê_i[∇_θ log ℓ_t(X_{t-1}, ξ_t^i)] for each i."""

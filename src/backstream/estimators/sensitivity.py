@@ -28,6 +28,31 @@ def flatten_state(state: PyTree) -> Float[Array, " a"]:
     return ravel_pytree(state)[0]
 
 
+class Cotangents(NamedTuple):
+    """Rows of cotangents: of λ directly, and of the flat states a_{t-1} and a_t (None where nothing reads them)."""
+
+    direct: list[Columns]
+    to_previous: Float[Array, "*n a"] | None = None
+    to_now: Float[Array, "*n a"] | None = None
+
+    def centred(self, row: Float[Array, " n"]) -> "Cotangents":
+        """Less their mean under the weights `row`, which is put below them as one row more."""
+
+        def centre(rows):
+            mean = row @ rows
+            return jnp.concatenate([rows - mean, mean[None]])
+
+        return self._map(centre)
+
+    def combine(self, coefficients: Float[Array, "m n"]) -> "Cotangents":
+        """Linear combinations of the rows."""
+        return self._map(lambda rows: coefficients @ rows)
+
+    def _map(self, function: Callable[[Array], Array]) -> "Cotangents":
+        states = (None if rows is None else function(rows) for rows in (self.to_previous, self.to_now))
+        return Cotangents([Columns(start, function(values)) for start, values in self.direct], *states)
+
+
 class Pulled(NamedTuple):
     """Rows of cotangents of λ: some of them everywhere, some in the columns of single arrays. Both are to be added."""
 
@@ -35,21 +60,14 @@ class Pulled(NamedTuple):
     parts: list[Columns]
 
     def add_to(self, total: Float[Array, "*n p"]) -> Float[Array, "*n p"]:
-        return add_columns(total if self.everywhere is None else total + self.everywhere, self.parts)
-
-    def rows(self, which: Any) -> "Pulled":
-        everywhere = None if self.everywhere is None else self.everywhere[which]
-        return Pulled(everywhere, [Columns(start, values[which]) for start, values in self.parts])
-
-
-Pair = tuple[Array | None, Array | None]
-"""Cotangents of a_{t-1}, or None, and of a_t, or None: [A] or [N, A] each."""
+        total = add_columns(total, self.parts)
+        return total if self.everywhere is None else total + self.everywhere
 
 
 class AbstractPull(eqx.Module):
     @abstractmethod
-    def __call__(self, *pairs: Pair) -> tuple[list[Pulled], Any]:
-        """All cotangents of one time, pulled back to λ, each as [P] or [N, P], and what the sensitivity hands on.
+    def __call__(self, *cotangents: Cotangents) -> tuple[list[Pulled], Any]:
+        """All cotangents of one time, pulled back to λ, [P] or [N, P] each, and what the sensitivity hands on.
 
         At once, as the carry of `Forward` comes out of the same product.
         """
@@ -64,16 +82,15 @@ class VjpPull(AbstractPull):
     starts: list[int] = eqx.field(static=True)
     carry: Any
 
-    def __call__(self, *pairs):
-        return [Pulled(None, self._one(*pair)) for pair in pairs], self.carry
+    def __call__(self, *cotangents):
+        return [Pulled(None, [*self._through_states(given), *given.direct]) for given in cotangents], self.carry
 
-    def _one(self, previous, now) -> list[Columns]:
+    def _through_states(self, given: Cotangents) -> list[Columns]:
         parts = []
-        for vjp, cotangents in ((self.previous, previous), (self.now, now)):
-            if vjp is not None and cotangents is not None:
-                rows = jnp.atleast_2d(cotangents)
-                found = columns(self.starts, jax.vmap(vjp)(rows))
-                parts += [Columns(start, v.reshape(*cotangents.shape[:-1], -1)) for start, v in found]
+        for vjp, rows in ((self.previous, given.to_previous), (self.now, given.to_now)):
+            if vjp is not None and rows is not None:
+                found = columns(self.starts, jax.vmap(vjp)(jnp.atleast_2d(rows)))
+                parts += [Columns(start, values.reshape(*rows.shape[:-1], -1)) for start, values in found]
         return parts
 
 
@@ -107,25 +124,30 @@ class JacobianPull(AbstractPull):
     U_lam: list[Columns]
     size: int = eqx.field(static=True)
 
-    def __call__(self, *pairs):
-        past = [None if previous is None else jnp.atleast_2d(previous) for previous, _ in pairs]
+    def __call__(self, *cotangents):
+        rows = [jnp.atleast_2d(given.to_previous) for given in cotangents if given.to_previous is not None]
         if self.J_previous is None or self.U_a is None:
             values = self.U_lam[0].values
-            J = add_columns(jnp.zeros((len(values), self.size), values.dtype), self.U_lam)
-            products = iter([])
+            product = jnp.zeros((len(values), self.size), values.dtype)
         else:
             # One product for all rows that J_{t-1} is multiplied with, its own next rows included.
-            factors = [*(rows for rows in past if rows is not None), self.U_a]
-            product = jnp.concatenate(factors) @ self.J_previous
-            cuts = [sum(len(rows) for rows in factors[:k]) for k in range(1, len(factors))]
-            *found, J = jnp.split(product, cuts)
-            J, products = add_columns(J, self.U_lam), iter(found)
-        pulled = []
-        for (previous, now), rows in zip(pairs, past, strict=True):
-            total = None if rows is None else next(products).reshape(*previous.shape[:-1], -1)
-            through_now = None if now is None else now @ J
-            parts = [part for part in (total, through_now) if part is not None]
-            pulled.append(Pulled(sum(parts[1:], parts[0]) if parts else None, []))
+            product = jnp.concatenate([*rows, self.U_a]) @ self.J_previous
+        # What belongs to single columns is added before the product is cut: there it can be done in place.
+        cuts, first = [], 0
+        for given in cotangents:
+            if given.to_previous is not None:
+                product = add_columns(product, given.direct, first)
+                cuts.append((first, first := first + len(jnp.atleast_2d(given.to_previous))))
+        product = add_columns(product, self.U_lam, first)
+        J, pulled, cut = product[first:], [], iter(cuts)
+        for given in cotangents:
+            everywhere, direct = None, given.direct
+            if given.to_previous is not None:
+                everywhere, direct = product[slice(*next(cut))].reshape(*given.to_previous.shape[:-1], -1), []
+            if given.to_now is not None:
+                through_now = given.to_now @ J
+                everywhere = through_now if everywhere is None else everywhere + through_now
+            pulled.append(Pulled(everywhere, direct))
         return pulled, J
 
 

@@ -58,9 +58,9 @@ class AbstractPairs(eqx.Module):
 
     @abstractmethod
     def centred_average(
-        self, values: Float[Array, "m *s"], row: Float[Array, " n"]
-    ) -> tuple[Float[Array, "n *s"], Float[Array, "*s"]]:
-        """Ê_i[values] less its mean over the rows i, which have the weights `row`; and that mean."""
+        self, values: Float[Array, "m s"], row: Float[Array, " n"], factor: float
+    ) -> Float[Array, "n+1 s"]:
+        """factor · Ê_i[values] less its mean over the rows i, which have the weights `row`; and, below, that mean."""
 
     @abstractmethod
     def coefficients(self) -> Float[Array, "n k"]:
@@ -81,13 +81,10 @@ class AbstractPairs(eqx.Module):
         """The acceptance rate of accept-reject sampling, NaN elsewhere."""
 
 
-def centred_product(
-    left: Float[Array, "n m"], right: Float[Array, "m *s"], row: Float[Array, " n"]
-) -> tuple[Float[Array, "n *s"], Float[Array, "*s"]]:
-    """The product less the mean of its rows, and that mean. The small factor is centred, not the large product."""
-    mean = row @ left
-    product = jnp.tensordot(jnp.concatenate([left - mean, mean[None]]), right, 1)
-    return product[:-1], product[-1]
+def centred(rows: Float[Array, "n s"], row: Float[Array, " n"]) -> Float[Array, "n+1 s"]:
+    """The rows less their mean under the weights `row`, and, below, the mean."""
+    mean = row @ rows
+    return jnp.concatenate([rows - mean, mean[None]])
 
 
 class AllPairs(AbstractPairs):
@@ -104,8 +101,8 @@ class AllPairs(AbstractPairs):
     def average(self, values):
         return jnp.tensordot(self.w, values, 1)
 
-    def centred_average(self, values, row):
-        return centred_product(self.w, values, row)
+    def centred_average(self, values, row, factor):
+        return (factor * centred(self.w, row)) @ values  # the small factor is centred, not the large product
 
     def coefficients(self):
         return self.w
@@ -142,10 +139,8 @@ class SampledPairs(AbstractPairs):
         draws = self.index.shape[1]
         return sum(values[self.index[:, k]] for k in range(draws)) / draws
 
-    def centred_average(self, values, row):
-        averages = self.average(values)
-        mean = jnp.tensordot(row, averages, 1)
-        return averages - mean, mean
+    def centred_average(self, values, row, factor):
+        return centred(factor * self.average(values), row)
 
     def coefficients(self):
         return jnp.full(self.index.shape, 1 / self.index.shape[1], self.log_potential.dtype)

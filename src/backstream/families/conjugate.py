@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.families.linear import Filtered, LinearDynamics, Prediction
-from backstream.families.networks import perceptron, positive
+from backstream.families.networks import apart, perceptron, positive
 
 
 class Conjugate(BackwardFamily):
@@ -81,7 +81,7 @@ class Conjugate(BackwardFamily):
 
     def _assimilate(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
         missing = jnp.isnan(y)
-        eta1, raw = jnp.split(self.net(jnp.where(missing, 0.0, y)), 2)
+        eta1, raw = jnp.split(apart(self.net(jnp.where(missing, 0.0, y))), 2)
         present = jnp.where(missing.all(), 0.0, 1.0).astype(raw.dtype)
         # exp(η1 · x − ½ x · λ x) is a site with W = √λ and e = (η1 − λ m)/√λ.
         precision = positive(raw)

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from backstream.families.base import BackwardFamily
 from backstream.families.linear import LinearDynamics, Prediction
 from backstream.families.linearise import linearise
-from backstream.families.networks import perceptron, positive
+from backstream.families.networks import apart, perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.matrices import floating, require_positive
 
@@ -192,7 +192,7 @@ class Innovation(BackwardFamily):
         """`residual` is what is new about B x, seen in noise of standard deviation r."""
         variance = prediction.variance(B)
         inputs = jnp.concatenate([jnp.arcsinh(residual / r), jnp.log(variance / r**2 + FLOOR)])
-        raw_precision, raw_pull = jnp.split(self.net(inputs), 2)
+        raw_precision, raw_pull = jnp.split(apart(self.net(inputs)), 2)
         weight = jnp.where(seen, jnp.sqrt(positive(raw_precision + UNIT_SOFTPLUS)) / r, 0.0)
         reach = REACH * jnp.sqrt(variance + r**2)
         pull = jax.nn.sigmoid(raw_pull + 3.0) * reach * jnp.tanh(residual / reach)
@@ -207,7 +207,7 @@ class Innovation(BackwardFamily):
             jnp.arcsinh((prediction.mean - jax.lax.stop_gradient(self.dynamics.mean0)) / jnp.sqrt(prior)),
             jnp.log(variance / prior + FLOOR),
         ]
-        raw_precision, raw_mean = jnp.split(self.net(jnp.concatenate(inputs)), 2)
+        raw_precision, raw_mean = jnp.split(apart(self.net(jnp.concatenate(inputs))), 2)
         weight = jnp.where(seen.any(), jnp.sqrt(positive(raw_precision - 2.0)), 0.0)
         # Mean m + √C_kk shift and precision weight² / C_kk, for each state.
         shift = 3.0 * jnp.tanh(raw_mean / 3.0)

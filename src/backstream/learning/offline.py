@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Float, Integer
 
 from backstream.estimators.base import OfflineEstimator
+from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_observations
@@ -44,7 +45,7 @@ def fit(
     return _fit(p, q, jnp.asarray(ys), inputs, estimator, optimiser, num_epochs, key)
 
 
-@eqx.filter_jit
+@compiled()
 def _fit(p, q, ys, inputs, estimator, optimiser, num_epochs, key):
     lam, static = eqx.partition(q, eqx.is_inexact_array)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
 from backstream.estimators.branching import branch
+from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import ModelShape, check_model, check_observations
@@ -100,8 +101,8 @@ class OnlineLearner(eqx.Module):
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
-        inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], u)
-        state, infos = self.scan(state, jnp.asarray(y)[None], inputs)
+        inputs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], u)
+        state, infos = self.scan(state, np.asarray(y)[None], inputs)
         return state, jax.tree.map(lambda leaf: leaf[0], infos)
 
     def scan(self, state: LearnerState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[LearnerState, Info]:
@@ -266,7 +267,7 @@ def _first(learner: OnlineLearner, q, y, u, key):
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
 
 
-@eqx.filter_jit(donate="all-except-first")
+@compiled(donate="all-except-first")
 def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
     """The first n of a block of observations. One program for every n, so that how a stream is cut changes no bit."""
     arrays, static = eqx.partition(state, eqx.is_array)
@@ -301,7 +302,7 @@ def _like(q: BackwardFamily, y: Array | np.ndarray) -> np.ndarray:
 
 
 def _dtype(q: BackwardFamily) -> np.dtype:
-    return jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype
+    return next(leaf.dtype for leaf in jax.tree.leaves(q) if eqx.is_inexact_array(leaf))
 
 
 def _pad(rows: np.ndarray, length: int) -> np.ndarray:

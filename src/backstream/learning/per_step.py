@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float
 
 from backstream.estimators.base import OnlineEstimator
+from backstream.estimators.compiling import compiled
 from backstream.families.per_step import PerStep
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_observations
@@ -99,7 +100,7 @@ def _at(q: PerStep, mean: Array, variance: Array) -> PerStep:
     return eqx.tree_at(lambda q: (q.mean, q.log_std), q, values)
 
 
-@eqx.filter_jit
+@compiled()
 def _first(learner, q, y, u, key):
     p = learner.model
     q = _at(q, p.prior(u).mean, p.prior(u).variance)
@@ -128,12 +129,12 @@ def _read(learner, state, y, u):
     return PerStepState(state.t + 1, state.key, q, carry), info
 
 
-@eqx.filter_jit
+@compiled()
 def _step(learner, state, y, u):
     return _read(learner, state, y, u)
 
 
-@eqx.filter_jit
+@compiled()
 def _scan(learner, state, ys, inputs):
     arrays, static = eqx.partition(state, eqx.is_array)
 

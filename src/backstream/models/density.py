@@ -1,6 +1,6 @@
 """Densities of a model at points and pairs of points, and checks of a model and of its observations."""
 
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -50,10 +50,30 @@ def _checked(name: str, law: object) -> dist.Distribution:
 def check_model(p: StateSpaceModel, u: Inputs = None) -> ModelShape:
     """Calls the three methods of a model, computing nothing, and raises ValueError if one is not as it should be.
 
+    Only once for a model of the same kind and sizes: a learner asks before every block.
+
     >>> from backstream.models import ChaoticRNN
     >>> check_model(ChaoticRNN.random(3, key=jax.random.key(0)))
     ModelShape(state_dim=3, obs_dim=3, factorises=True)
     """
+    leaves, tree = jax.tree.flatten((p, u))
+    kind = tree, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf for leaf in leaves)
+    try:
+        known = _checked_models.get(kind)
+    except TypeError:  # a field that cannot be hashed
+        return _probe(p, u)
+    if known is None:
+        if len(_checked_models) >= MOST_CHECKED:
+            _checked_models.clear()
+        known = _checked_models[kind] = _probe(p, u)
+    return known
+
+
+MOST_CHECKED = 256
+_checked_models: dict[Any, ModelShape] = {}
+
+
+def _probe(p: StateSpaceModel, u: Inputs) -> ModelShape:
     shapes = []
 
     def probe():
@@ -170,6 +190,12 @@ def log_transitions(
             z = (x - law.loc) @ whiten.T
             log_det = jnp.log(jnp.diag(factor)).sum()
             return -0.5 * (z**2).sum(-1) - log_det - 0.5 * x.shape[-1] * LOG_2PI
+        if _is_independent(law) and type(law.base_dist) is dist.Normal:
+            # What does not depend on the pair is left out of the sum over coordinates, the only N² d numbers there are.
+            normal = law.base_dist
+            loc, scale = (jnp.broadcast_to(part, x.shape[1:]).astype(x.dtype) for part in (normal.loc, normal.scale))
+            z = (x - loc) / scale
+            return -0.5 * (z**2).sum(-1) - jnp.log(scale).sum() - 0.5 * x.shape[-1] * LOG_2PI
         return jax.vmap(lambda target: jnp.asarray(law.log_prob(target), x.dtype))(x)
 
     return jax.vmap(from_one, out_axes=1)(x_prev)
