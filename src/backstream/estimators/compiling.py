@@ -7,13 +7,13 @@ from typing import Any
 import equinox as eqx
 import jax
 
-SMALL_PRODUCTS = {"xla_cpu_experimental_ynn_fusion_type": ""}
+SMALL_PRODUCTS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """Without YNNPACK. A step has a hundred products of matrices of ten rows, and each call of that library costs more than
 such a product: for N = 100 and d = 10 a step with it takes a third longer. Large products are as quick without."""
 
 
 @cache
-def compiler_options() -> dict[str, str]:
+def compiler_options() -> dict[str, Any]:
     """What to give to `jax.jit` as `compiler_options`: nothing where XLA does not know the option."""
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=SMALL_PRODUCTS)
@@ -29,7 +29,8 @@ def compiled(**options: Any) -> Callable[[Callable], Callable]:
     def decorate(function: Callable) -> Callable:
         @cache
         def jitted() -> Callable:
-            return eqx.filter_jit(function, compiler_options=compiler_options(), **options)
+            jit: Any = eqx.filter_jit  # its type does not know what it hands on to jax.jit
+            return jit(function, compiler_options=compiler_options(), **options)
 
         @wraps(function)
         def call(*arguments: Any) -> Any:

@@ -137,7 +137,7 @@ class SampledPairs(AbstractPairs):
     def average(self, values):
         # A sum over draws of [N]-gathers reads N·M rows, and never holds N·M of them at once.
         draws = self.index.shape[1]
-        return sum(values[self.index[:, k]] for k in range(draws)) / draws
+        return sum((values[self.index[:, k]] for k in range(1, draws)), values[self.index[:, 0]]) / draws
 
     def centred_average(self, values, row, factor):
         return centred(factor * self.average(values), row)

@@ -221,7 +221,7 @@ def _report(values: Any) -> Report:
     """From JSON. Raises KeyError or TypeError where it is of another shape."""
     if not isinstance(values, dict):
         raise TypeError("a report is a table")
-    given = {name: values.get(name) if name in OF_STREAMS else values[name] for name in Report._fields}
+    given: dict[str, Any] = {name: values.get(name) if name in OF_STREAMS else values[name] for name in Report._fields}
     for name, value in given.items():
         kinds = KINDS.get(name, int | float | None)
         if not isinstance(value, kinds) or isinstance(value, bool):
