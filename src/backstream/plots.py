@@ -22,8 +22,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from backstream import __version__
-
 BLUE, ORANGE, GREEN, PURPLE, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#000000"
 STYLES = ((BLUE, "o-"), (ORANGE, "s--"), (GREEN, "^-."), (PURPLE, "d:"))
 """Colours with their markers and dashes, so that a grey print tells curves apart."""
@@ -194,11 +192,11 @@ METADATA = {".png": ("Software", "Description"), ".svg": ("Creator", "Descriptio
 """Where a picture has room for who made it, and from what."""
 
 
-def save(figure: Figure, path: str | Path, config: str = "") -> Path:
-    """Writes the picture, with the version and the configuration where its format has room, and closes the figure."""
+def save(figure: Figure, path: str | Path, made_by: str = "backstream", config: str = "") -> Path:
+    """Writes the picture, with who made it and from what where its format has room, and closes the figure."""
     path = Path(path)
     names = METADATA.get(path.suffix.lower(), ())
-    about = dict(zip(names, (f"backstream {__version__}", config), strict=False))
+    about = dict(zip(names, (made_by, config), strict=False))
     figure.savefig(path, dpi=150, bbox_inches="tight", metadata=about or None)
     plt.close(figure)
     return path

@@ -33,7 +33,7 @@ def plot(
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from backstream import metrics, plots
+    from backstream import __version__, metrics, plots
     from backstream.io.errors import InputError, RunError
     from backstream.io.runs import open_config, read_filtered, read_parquet, read_reports
     from backstream.io.sources import open_source, read_all
@@ -96,6 +96,7 @@ def plot(
         for empty in axes[1]:
             empty.set_axis_off()
     try:
-        print(f"Picture: {plots.save(figure, target, config.text())}", file=sys.stderr)
+        plots.save(figure, target, f"backstream {__version__}", config.text())
     except OSError as error:
         raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error
+    print(f"Picture: {target}", file=sys.stderr)

@@ -230,4 +230,5 @@ def _report(values: Any) -> Report:
             given[name] = math.nan
     if not all(isinstance(warning, str) for warning in given["warnings"]):
         raise TypeError("warnings are sentences")
-    return Report(**given | {"warnings": tuple(given["warnings"])})
+    given["warnings"] = tuple(given["warnings"])
+    return Report(**given)
