@@ -19,3 +19,22 @@ def test_a_bad_value_is_a_usage_error():
     command = [sys.executable, "-c", "from backstream.cli import main; main()", "demo", "--observations", "3"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "1000" in ended.stderr and "Traceback" not in ended.stderr
+
+
+INTERRUPTED = """
+from backstream.cli.failures import plainly
+class Collected:
+    def __del__(self):
+        raise KeyboardInterrupt
+@plainly
+def command():
+    Collected()
+    print("went on")
+command()
+"""
+
+
+def test_ctrl_c_ends_a_command_wherever_it_comes():
+    """In a destructor or a callback of the collector, Python would print a traceback and go on."""
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

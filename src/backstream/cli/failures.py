@@ -19,6 +19,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
+        before, sys.unraisablehook = sys.unraisablehook, _unraised
         try:
             return command(*args, **options)
         except typer.Exit:
@@ -33,8 +34,18 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             sentence, code = told(error)
             end(sentence, code)
+        finally:
+            sys.unraisablehook = before
 
     return wrapped
+
+
+def _unraised(what: Any) -> None:
+    """Ctrl-C in a place from which Python lets no error out, as in the callbacks of its collector: Python would print
+    a traceback and go on."""
+    if issubclass(what.exc_type, KeyboardInterrupt):
+        os._exit(INTERRUPTED)
+    sys.__unraisablehook__(what)
 
 
 def end(sentence: str, code: int) -> None:
