@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 LOCK = Path(__file__).parents[1] / "requirements.lock"
+SECONDS = 600
 UNREACHABLE = ("ConnectionError", "Max retries", "Name or service not known", "timed out", "ServiceError", "ProxyError")
 
 
@@ -18,7 +19,11 @@ def main() -> int:
         print("Skipped: pip-audit is not installed; `.venv/bin/pip install pip-audit` where there is a network.")
         return 0
     command = [sys.executable, "-m", "pip_audit", "--requirement", str(LOCK), "--require-hashes", "--disable-pip"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"Skipped: the data of pip-audit did not come within {SECONDS} s.")
+        return 0
     if ended.returncode and any(sign in ended.stderr for sign in UNREACHABLE):
         print(f"Skipped: the data of pip-audit cannot be reached ({ended.stderr.strip().splitlines()[-1]}).")
         return 0
