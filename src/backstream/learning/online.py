@@ -267,7 +267,7 @@ def _first(learner: OnlineLearner, q, y, u, key):
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
 
 
-@compiled(donate="all-except-first")
+@compiled(donate=1)
 def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
     """The first n of a block of observations. One program for every n, so that how a stream is cut changes no bit."""
     arrays, static = eqx.partition(state, eqx.is_array)
