@@ -99,16 +99,27 @@ def filter(q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals:
 
 
 def smooth(
-    q: BackwardFamily, ys: Any, inputs: Inputs = None, num_trajectories: int = 1000, *, key: Array | None = None
+    q: BackwardFamily,
+    ys: Any,
+    inputs: Inputs = None,
+    num_trajectories: int = 1000,
+    *,
+    key: Array | None = None,
+    length: int | None = None,
 ) -> Marginals:
     """The law of X_t given all of y_{0:T-1}, for each t, under q_{0:T-1}.
 
     In closed form where the family's kernels are affine. Otherwise mean and covariance are those of `num_trajectories`
     sampled trajectories, and a key is required.
+
+    With `length`, only the first so many rows count, and of the result too: the others fill sequences of different
+    lengths up to one, so that all are smoothed by one compiled program.
     """
     ys, inputs = _checked_data(q, ys, inputs)
     if q.affine:
-        return _smooth(q, ys, inputs)
+        return _smooth(q, ys, inputs, None if length is None else jnp.asarray(length))
+    if length is not None:
+        ys, inputs = jax.tree.map(lambda leaf: leaf[:length], (ys, inputs))
     key = _checked_key(q, "smooth", key)
     xs = _sample(q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
     mean = xs.mean(0)
@@ -179,15 +190,20 @@ def _push_back(kernel: AffineKernel, mean: Float[Array, " d"], cov: Float[Array,
 
 
 @eqx.filter_jit
-def _smooth(q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+def _smooth(q: BackwardFamily, ys: Array, inputs: Inputs, length: Array | None) -> Marginals:
     chain = _chain(q, ys, inputs)
     last = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).moments()
 
-    def back(moments, kernel):
-        moments = _push_back(kernel, *moments)
+    def back(after, scanned):
+        counts, kernel, marginal = scanned
+        moments = _push_back(kernel, *after)
+        if length is not None:  # the backward chain starts at the last row that counts
+            moments = jax.tree.map(lambda a, b: jnp.where(counts, a, b), moments, marginal.moments())
         return moments, moments
 
-    _, earlier = jax.lax.scan(back, last, chain.kernels, reverse=True)
+    counts = jnp.arange(len(ys) - 1) < (len(ys) if length is None else length) - 1
+    before = jax.tree.map(lambda leaf: leaf[:-1], chain.marginals)
+    _, earlier = jax.lax.scan(back, last, (counts, chain.kernels, before), reverse=True)
     return Marginals(*jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), earlier, last))
 
 

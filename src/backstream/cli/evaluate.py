@@ -40,7 +40,7 @@ def evaluate(
     from backstream.io.errors import InputError
     from backstream.io.sources import open_source, read_all
 
-    from .opening import open_run
+    from .opening import conclude, open_run
 
     opened = open_run(run, model)
     truth = read_all(open_source(states, dtype="float64")).ys
@@ -71,7 +71,8 @@ def evaluate(
             ("filtered, as learned", opened.filter(batch)),
             ("smoothed, as learned", opened.smooth(batch)),
         ):
-            lines.append((name, metrics.rmse(law.mean, truth), metrics.coverage(*law.interval(0.9), truth)))
+            judged = np.where(np.isnan(law.mean), np.nan, truth)  # but for rows that could not be used
+            lines.append((name, metrics.rmse(law.mean, judged), metrics.coverage(*law.interval(0.9), judged)))
         if limit:
             import jax
 
@@ -88,6 +89,7 @@ def evaluate(
         sys.stdout.write("\n")
     else:
         _show(lines, len(known))
+    conclude(opened)
 
 
 def _show(lines: list[tuple[str, float, float | None]], count: int) -> None:

@@ -3,10 +3,13 @@
 import sys
 from pathlib import Path
 
+import typer
+
 from backstream.io.results import Run
 from backstream.io.runs import open_config
 
 from . import machine
+from .failures import FAILURE
 
 
 def open_run(path: Path, model: str | None = None) -> Run:
@@ -14,6 +17,18 @@ def open_run(path: Path, model: str | None = None) -> Run:
     machine.start(open_config(path).precision)
     run = Run(path, name=model)
     _ = run.learned
-    for warning in run.warnings:
-        print(f"backstream: {warning}", file=sys.stderr)
+    _say(run.warnings)
+    run.warnings = []
     return run
+
+
+def conclude(run: Run) -> None:
+    """Ends with code 1 where some streams of a source could not be used, once their neighbours' results are out."""
+    if run.warnings:
+        _say(run.warnings)
+        raise typer.Exit(FAILURE)
+
+
+def _say(warnings: list[str]) -> None:
+    for warning in warnings:
+        print(f"backstream: {warning}", file=sys.stderr)

@@ -29,7 +29,7 @@ def smooth(
     """
     from backstream.io.tables import check_suffix, write_result
 
-    from .opening import open_run
+    from .opening import conclude, open_run
 
     target = str(run / "smoothed.parquet") if out is None else out
     if target != "-":
@@ -43,3 +43,4 @@ def smooth(
     write_result(table, target, opened.config.text())
     if target != "-":
         print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)
+    conclude(opened)

@@ -69,20 +69,39 @@ def assemble(prepared: Prepared, config: Config, mesh: Mesh | None = None) -> Fl
 
 
 def rows_of_streams(batch: Batch) -> dict[str, np.ndarray]:
-    """The places of each stream's rows in a batch, in their order."""
-    found: dict[str, list[int]] = {}
+    """The places of each stream's rows in a batch, in their order, up to the first that cannot be used."""
+    found, over, problems = dict[str, list[int]](), set[str](), batch.problems or {}
     for i, key in enumerate(batch.keys or []):
-        found.setdefault(key or "", []).append(i)
+        if key and i in problems:
+            over.add(key)
+        if key and key not in over:
+            found.setdefault(key, []).append(i)
     return {key: np.asarray(rows) for key, rows in found.items()}
 
 
-def with_elapsed(batch: Batch) -> Batch:
-    """All rows of a source, with the time since the last row of the same stream as a further input."""
-    elapsed = np.zeros((len(batch.ys), 1))
+def with_elapsed(batch: Batch, where: Callable[[int], str]) -> Batch:
+    """All rows of a source, with the time since the last row of the same stream as a further input. `where` is what a
+    row's time is called in an error."""
+    elapsed, problems = np.zeros((len(batch.ys), 1)), dict(batch.problems or {})
     for rows in rows_of_streams(batch).values():
-        seconds = [cells.seconds((batch.times or [])[i]) for i in rows]
-        elapsed[rows, 0] = np.diff(seconds, prepend=seconds[0])
-    return batch._replace(inputs=elapsed if batch.inputs is None else np.column_stack([batch.inputs, elapsed]))
+        before = None
+        for i in rows.tolist():
+            try:
+                before, elapsed[i, 0] = since(before, (batch.times or [])[i])
+            except ValueError as error:
+                problems[i] = RunError(f"{where(i)} {error}.")
+                break
+    inputs = elapsed if batch.inputs is None else np.column_stack([batch.inputs, elapsed])
+    return batch._replace(inputs=inputs, problems=problems)
+
+
+def since(before: str | None, time: str | None) -> tuple[str | None, float]:
+    """A time, and the seconds that it lies after the one before; ValueError where it lies earlier."""
+    now = cells.seconds(time)
+    seconds = 0.0 if before is None else now - cells.seconds(before)
+    if seconds < 0:
+        raise ValueError(f"goes back in time, to {time}")
+    return time, seconds
 
 
 class Rows(NamedTuple):
@@ -179,12 +198,8 @@ class Reader:
         """Since the last row of the same stream; `times` are those of the rows that the fleet does not know yet."""
         member = self.fleet.members.get(key)
         before = times.get(key, None if member is None else member.last_time)
-        now = cells.seconds(time)
-        since = 0.0 if before is None else now - cells.seconds(before)
-        if since < 0:
-            raise ValueError(f"goes back in time, to {time}")
-        times[key] = time
-        return since
+        times[key], elapsed = since(before, time)
+        return elapsed
 
     def record(self, last_time: str | None) -> dict[str, Any]:
         return {"time": last_time, "fleet": self.fleet.record(), "aside": self.aside, "nameless": self._nameless}

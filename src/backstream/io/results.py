@@ -55,6 +55,7 @@ class Run:
         self.path, self.config = Path(path), open_config(Path(path))
         self._model, self._name = model, name
         self.warnings: list[str] = []
+        """What could not be read or used, and was got round."""
 
     def filtered(self) -> pa.Table:
         """Means and standard deviations of the state at each row, as they were when the row was read."""
@@ -104,10 +105,11 @@ class Run:
 
     def data(self, source: Any, *, format: Format | None = None) -> Batch:
         """All of a source, by the columns of the run and in its precision."""
-        dtype = self.config.precision
-        batch = read_all(open_source(source, self.config.columns, format=format, dtype=dtype))
-        if batch.keys is not None and self.config.columns.elapsed:
-            batch = with_elapsed(batch)
+        dtype, columns = self.config.precision, self.config.columns
+        opened = open_source(source, columns, format=format, dtype=dtype)
+        batch = read_all(opened)
+        if batch.keys is not None and columns.elapsed:
+            batch = with_elapsed(batch, lambda row: f"{opened.name}, row {row + 1}, column {columns.time!r}")
         inputs = None if batch.inputs is None else batch.inputs.astype(dtype)
         return batch._replace(ys=batch.ys.astype(dtype), inputs=inputs)
 
@@ -115,26 +117,38 @@ class Run:
         """The states behind each row of a source given the rows up to it, under what was learned in the end. A
         source is a file, an array, a table, or what `data` returned."""
         batch = source if isinstance(source, Batch) else self.data(source)
-        return self._by_stream(batch, lambda q, ys, inputs: posterior.filter(q, ys, inputs))
+        return self._by_stream(batch, lambda q, ys, inputs, _: posterior.filter(q, ys, inputs))
 
     def smooth(self, source: Any) -> posterior.Marginals:
         """The states behind all of a source given all of it, under what was learned."""
         batch = source if isinstance(source, Batch) else self.data(source)
-        return self._by_stream(batch, lambda q, ys, inputs: posterior.smooth(q, ys, inputs, key=self._key(1)))
+        return self._by_stream(
+            batch, lambda q, ys, inputs, length: posterior.smooth(q, ys, inputs, key=self._key(1), length=length)
+        )
 
     def _by_stream(self, batch: Batch, law: Callable[..., posterior.Marginals]) -> posterior.Marginals:
-        """The law of each row, in the order of the rows; where there are many streams, for each by itself."""
+        """The law of each row, in the order of the rows; where there are many streams, for each by itself. Rows that
+        cannot be used are NaN, and `warnings` says why."""
         if batch.keys is None:
-            return law(self.learned.q, batch.ys, batch.inputs)
-        laws = None
+            return law(self.learned.q, batch.ys, batch.inputs, None)
+        d, fleet = self.learned.q.state_dim, None if self.config.fleet.common else self.learned.fleet
+        laws = [np.full((len(batch.ys), *shape), np.nan, batch.ys.dtype) for shape in ((d,), (d, d))]
+        for row, problem in (batch.problems or {}).items():
+            key = batch.keys[row]
+            self._warn(f"{problem} " + (f"The stream {key!r} ends there." if key else "It is passed over."))
         for name, rows in rows_of_streams(batch).items():
-            q = self.learned.q if self.config.fleet.common else self.stream(name).average
-            found = law(q, batch.ys[rows], None if batch.inputs is None else batch.inputs[rows])
-            if laws is None:
-                laws = [np.zeros((len(batch.ys), *part.shape[1:]), part.dtype) for part in found]
+            if fleet is not None and name not in fleet.members:
+                self._warn(f"{self.path} holds nothing of the stream {name!r}: it has ended, or was never there.")
+                continue
+            q = self.learned.q if fleet is None else self.stream(name).average
+            found = law(q, *_filled_up(batch.ys[rows], None if batch.inputs is None else batch.inputs[rows]), len(rows))
             for whole, part in zip(laws, found, strict=True):
-                whole[rows] = part
-        return posterior.Marginals(*(jnp.asarray(whole) for whole in laws or []))
+                whole[rows] = np.asarray(part)[: len(rows)]
+        return posterior.Marginals(*map(jnp.asarray, laws))
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
 
     def forecast(
         self, horizon: int, inputs: Any = None, num_samples: int = 1000, stream: str | None = None
@@ -171,3 +185,10 @@ class Run:
         if describe(model).identity.values != self.config.model.identity.values:
             raise InputError(f"This model is not the one that {self.path} was made with: its values differ.")
         return model
+
+
+def _filled_up(ys: np.ndarray, inputs: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """With missing rows up to the next power of two: streams of a thousand lengths need few compiled programs."""
+    more = max(16, 1 << (len(ys) - 1).bit_length()) - len(ys)
+    ys = np.concatenate([ys, np.full((more, ys.shape[1]), np.nan, ys.dtype)])
+    return ys, None if inputs is None else np.concatenate([inputs, np.repeat(inputs[-1:], more, 0)])

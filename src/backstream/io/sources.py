@@ -326,6 +326,5 @@ def read_all(source: Source) -> Batch:
     inputs = None if parts[0].inputs is None else np.concatenate([part.inputs for part in parts])  # type: ignore[misc]
     times = None if parts[0].times is None else [time for part in parts for time in part.times or []]
     keys = None if parts[0].keys is None else [key for part in parts for key in part.keys or []]
-    for problem in (problem for part in parts for problem in (part.problems or {}).values()):
-        raise problem
-    return Batch(0, np.concatenate([part.ys for part in parts]), inputs, times, keys)
+    problems = {part.first + i: problem for part in parts for i, problem in (part.problems or {}).items()}
+    return Batch(0, np.concatenate([part.ys for part in parts]), inputs, times, keys, problems)
