@@ -18,7 +18,7 @@ import numpy as np
 BACKSTREAM = str(Path(sys.executable).with_name("backstream"))
 MODEL = ("chaotic-rnn", "--set", "dim=1")
 SMALL = ("--lag", "4", "--trajectories", "2", "--width", "4", "--monitor-every", "20", "--checkpoint-every", "30")
-SECONDS = 120
+SECONDS = 240
 """What no single command may take."""
 
 

@@ -3,30 +3,44 @@ the same bytes, and one bad stream does not stop the others."""
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from itertools import islice
+from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpyro.distributions import constraints
 
+from backstream.io import streaming
 from backstream.io.catalogue import describe
 from backstream.io.checkpoints import Checkpoints
 from backstream.io.config import Columns, Config, Saving
 from backstream.io.errors import InputError, RunError
 from backstream.io.keyed import Ticker, assemble, learn
 from backstream.io.results import Run
-from backstream.io.runs import RunWriter
+from backstream.io.runs import RunWriter, read_reports
 from backstream.io.sources import open_source, read_all
 from backstream.io.streaming import prepare
 from backstream.learning import FleetSettings, Settings
-from backstream.models import ChaoticRNN
-from command import contents
+from backstream.learning.fleet import words
+from backstream.models import ChaoticRNN, StateSpaceModel
+from command import call, contents
+from command import run as run_command
 
+ARGUMENTS = (
+    *("stream", "chaotic-rnn", "--set", "dim=1", "--key", "sensor", "--precision", "float64", "--no-print"),
+    *("--lag", "3", "--trajectories", "2", "--width", "3", "--monitor-every", "20", "--checkpoint-every", "30"),
+    *("--tick-rows", "4"),
+)
+"""The same from the command line, with reports further apart."""
 SETTINGS = Settings(lag=3, trajectories=2, width=3, monitor_every=10)
 COLUMNS = Columns(observed=("y",), key="sensor")
 
@@ -184,6 +198,104 @@ def test_what_was_learned_is_used_stream_by_stream(whole):
         opened.forecast(3)
     with pytest.raises(InputError, match="no stream 'z'"):
         opened.forecast(3, stream="z")
+
+
+@pytest.mark.slow
+def test_every_command_knows_the_streams(tmp_path, monkeypatch):
+    """A run from the command line in which the dimension of one stream changes: it alone is given up, in learning and
+    in smoothing, and both end with code 1. What a command says of a stream is what the files hold of it."""
+    rows, folder = lines(), tmp_path / "run"
+    last = max(i for i, row in enumerate(rows) if row.startswith("c,"))
+    rows[last] += ",1.0"
+    source, states = write(tmp_path, rows), tmp_path / "states.csv"
+    states.write_text("x\n" + "\n".join(f"{np.sin(i):.3f}" for i in range(100)) + "\n")
+    said = run_command(*ARGUMENTS, source, "--out", folder, check=1).stderr
+    assert f"line {last + 1}, has 3 cells" in said and "1 of the streams could not be read to the end ('c')" in said
+    stderr = call(*ARGUMENTS, source, "--key", "machine", "--out", tmp_path / "no", check=2).stderr
+    assert "has no column 'machine'; it has: sensor, y." in stderr and not (tmp_path / "no").exists()
+
+    stderr = call("smooth", folder, source, check=1).stderr
+    assert f"line {last + 1}, has 3 cells, but the header has 2. The stream 'c' ends there." in stderr
+    smoothed = pq.read_table(folder / "smoothed.parquet")
+    mean, keys = smoothed["mean_0"].to_numpy(), np.asarray(smoothed["key"].to_pylist())
+    assert np.flatnonzero(np.isnan(mean)).tolist() == [last - 1]
+    found = json.loads(call("evaluate", folder, "--states", states, "--source", source, "--json", check=1).stdout)
+    truth = np.sin(np.arange(100)).round(3)
+    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.nanmean(np.abs(mean - truth)), rel=1e-9)
+    call("forecast", folder, "--horizon", 3, "--stream", "a", "--stream", "d", "--samples", 20)
+    assert pq.read_table(folder / "forecast.parquet")["key"].to_pylist() == ["a"] * 3 + ["d"] * 3
+    assert "no stream 'c'" in call("forecast", folder, "--stream", "c", check=2).stderr
+
+    stdout = call("inspect", folder).stdout
+    assert "4 by sensor, one posterior learned from all" in stdout and "Set aside  c:" in stdout
+    watched = {report.stream for report in read_reports(folder)}
+    assert watched and all(f"ELBO       {name}: " in stdout for name in watched)
+    assert "no stream 'z' among its 5" in call("plot", folder, "--stream", "z", check=2).stderr
+    figures = []
+    monkeypatch.setattr("backstream.plots.save", lambda figure, target: figures.append(figure) or target)
+    assert "of 'd', one of 5 streams" in call("plot", folder, "--stream", "d", "--states", states).stderr
+    drawn = {line.get_label(): line.get_xydata() for line in figures[0].axes[0].lines}
+    mine = np.flatnonzero(keys == "d")
+    np.testing.assert_array_equal(drawn["smoothed"], np.column_stack([np.arange(len(mine)), mean[mine]]))
+    np.testing.assert_array_equal(drawn["truth"][:, 1], truth[mine])
+    assert drawn["forecast"][:, 0].tolist() == [len(mine), len(mine) + 1, len(mine) + 2]
+
+
+class Pushed(StateSpaceModel):
+    """A walk that a known input pushes, and whose steps grow with the time that has gone by."""
+
+    noise: jax.Array
+    constraints: ClassVar = {"noise": constraints.positive}
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(x + 0.1 * u[0], 0.1 * jnp.sqrt(u[1] + 1e-3)).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, self.noise).to_event(1)
+
+
+@pytest.mark.slow
+def test_inputs_time_and_model_of_each_stream_are_its_own(tmp_path):
+    """Streams with inputs, time elapsed, missing rows and a θ of their own, interleaved: each is learned and smoothed
+    as it is alone, from a file with its rows only, when it draws the same."""
+    rng, rows = np.random.default_rng(0), []
+    for name, every in (("a", 1), ("b", 3)):
+        at = np.cumsum(rng.integers(1, 4, 20) * every)
+        values = [f"{y:.4f}" if i % 7 else "" for i, y in enumerate(rng.normal(size=20))]
+        rows += [(t, f"{name},{t},{rng.normal():.3f},{y}") for t, y in zip(at, values, strict=True)]
+    header, rows = "sensor,at,push,y", [row for _, row in sorted(rows)]
+    columns = Columns(("y",), "at", ("push",), True, "sensor")
+    world, settings = Pushed(jnp.array([0.5])), replace(SETTINGS, learn_model=True, model_rate=0.05, monitor_every=100)
+    kept = {"precision": "float64", "model": describe(world), "learning": settings.settled()}
+    together = Config(**kept, columns=columns, fleet=FleetSettings(common=False, tick_rows=4))
+    apart = Config(**kept, columns=replace(columns, key=None))
+
+    def learned(made, folder, rows, learn, prepared):
+        source = folder.with_suffix(".csv")
+        source.write_text("\n".join([header, *rows]) + "\n")
+        with closing(RunWriter(folder, made)) as writer:
+            list(learn(prepared, open_source(source, made.columns, dtype="float64"), made, writer))
+        opened = Run(folder, world)
+        return opened, opened.filtered(), opened.smooth(source)
+
+    whole = prepare(world, together)
+    opened, filtered, smoothed = learned(together, tmp_path / "run", rows, learn, whole)
+    for name in "ab":
+        first, second = words(name)
+        drawing = whole._replace(key=jax.random.fold_in(jax.random.fold_in(whole.key, first), second))
+        own = [row for row in rows if row.startswith(name)]
+        alone, told, law = learned(apart, tmp_path / name, own, streaming.learn, drawing)
+        mine = [i for i, row in enumerate(rows) if row.startswith(name)]
+        for column in ("mean_0", "std_0"):
+            np.testing.assert_allclose(filtered[column].to_numpy()[mine], told[column].to_numpy(), rtol=1e-9)
+        np.testing.assert_allclose(np.asarray(smoothed.mean)[mine], law.mean, rtol=1e-8)
+        ahead, expected = (one.forecast(2, np.ones((2, 2)), 4, which) for one, which in ((opened, name), (alone, None)))
+        np.testing.assert_allclose(ahead.states.values, expected.states.values, rtol=1e-8)
+    noise = [float(opened.stream(name).theta_average.noise[0]) for name in "ab"]
+    assert abs(noise[0] - noise[1]) > 1e-3 < abs(noise[0] - np.log(0.5))  # learned, each its own
 
 
 def test_memory_follows_the_live_streams():

@@ -22,7 +22,10 @@ def forecast(
     level: Annotated[float, typer.Option(min=0.01, max=0.99, help="Of the intervals, lower to upper.")] = 0.9,
     inputs: Annotated[
         Path | None,
-        typer.Option(help="A file with the model's inputs in the rows to come; elapsed time in a column elapsed."),
+        typer.Option(
+            help="A file with the model's inputs in the rows to come, the same for all streams; elapsed time in a "
+            "column elapsed."
+        ),
     ] = None,
     stream: Annotated[
         list[str] | None, typer.Option(help="With many streams: one of them. May be repeated. Default: all.")
@@ -81,4 +84,5 @@ def forecast(
         tables.append(pa.table(parts))
     write_result(pa.concat_tables(tables), target, opened.config.text())
     if target != "-":
-        print(f"{horizon} rows after row {opened.learned.position:,} in {target}.", file=sys.stderr)
+        which = f"row {opened.learned.position:,}" if streams == [None] else f"the last of {len(streams):,} streams"
+        print(f"{horizon} rows after {which} in {target}.", file=sys.stderr)

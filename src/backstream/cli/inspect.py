@@ -9,6 +9,9 @@ import typer
 from .failures import plainly
 from .options import RunPath
 
+SHOWN = 5
+"""How many of the streams that the monitor watched are told of."""
+
 
 @plainly
 def inspect(
@@ -78,25 +81,37 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     lines += [f"Set aside  {name}: {sentence}" for name, sentence in found["set_aside"].items()]
     lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
     if not reports:
-        return [*lines, f"Health     not known yet: the monitor looks after {learning['monitor_every']} rows"]
-    first, latest = reports[0], reports[-1]
-    lines.append(
-        f"ELBO       {latest.average_elbo:.3f} nats per row under the result (it began at {first.average_elbo:.3f}); "
-        f"the learner says {latest.elbo:.3f}, unbiased trajectories {latest.unbiased_elbo:.3f} "
-        f"± {latest.unbiased_error:.3f}"
-    )
-    if learning["method"] == "recursion":
-        lines.append(f"Samples    effective sample size {latest.ess:.1f} of {learning['particles']}")
-    lines.append(f"Updates    {100 * latest.refused:.1f} % of the latest were not finite, and refused")
-    if latest.warnings:
-        lines += [f"Health     {warning}" for warning in latest.warnings]
-    elif found["windows_with_warnings"]:
+        whose = "" if found["streams"] is None else " of a stream"
+        return [*lines, f"Health     not known yet: the monitor looks after {learning['monitor_every']} rows{whose}"]
+    by_stream: dict[str | None, list[Any]] = {}
+    for report in reports:
+        by_stream.setdefault(report.stream, []).append(report)
+    for stream in list(by_stream)[-SHOWN:]:
+        lines += _of_stream(learning, by_stream[stream], "" if stream is None else f"{stream}: ")
+    if len(by_stream) > SHOWN:
+        lines.append(f"           (the latest {SHOWN} of {len(by_stream):,} streams that were watched)")
+    if any(own[-1].warnings for own in by_stream.values()):
+        return lines
+    if found["windows_with_warnings"]:
         lines.append(
             f"Health     good now; {found['windows_with_warnings']} of {found['reports']} earlier windows had warnings"
         )
     else:
         lines.append(f"Health     good: {found['reports']} windows, no warning")
     return lines
+
+
+def _of_stream(learning: dict[str, Any], reports: list[Any], whose: str) -> list[str]:
+    first, latest = reports[0], reports[-1]
+    lines = [
+        f"ELBO       {whose}{latest.average_elbo:.3f} nats per row under the result (it began at "
+        f"{first.average_elbo:.3f}); the learner says {latest.elbo:.3f}, unbiased trajectories "
+        f"{latest.unbiased_elbo:.3f} ± {latest.unbiased_error:.3f}"
+    ]
+    if learning["method"] == "recursion":
+        lines.append(f"Samples    {whose}effective sample size {latest.ess:.1f} of {learning['particles']}")
+    lines.append(f"Updates    {whose}{100 * latest.refused:.1f} % of the latest were not finite, and refused")
+    return lines + [f"Health     {whose}{warning}" for warning in latest.warnings]
 
 
 def _method(learning: dict[str, Any]) -> str:

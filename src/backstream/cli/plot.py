@@ -19,6 +19,9 @@ def plot(
     states: Annotated[Path | None, typer.Option(help="A file with the true states, to be drawn too.")] = None,
     coordinate: Annotated[int, typer.Option(min=0, help="Which state.")] = 0,
     last: Annotated[int, typer.Option(min=2, help="How many of the latest rows.")] = 300,
+    stream: Annotated[
+        str | None, typer.Option(help="With many streams: which. Default: that of the first row.")
+    ] = None,
 ) -> None:
     """States with their 90 % bands, the ELBO as the learner and as unbiased trajectories see it, sample sizes.
 
@@ -26,12 +29,15 @@ def plot(
     with the true states, calibration too.
 
     Example: backstream plot run/ --states states.csv --out picture.png
+
+    Example: backstream plot run/ --stream pump-7
     """
     os.environ.setdefault("MPLBACKEND", "Agg")
     from statistics import NormalDist
 
     import matplotlib.pyplot as plt
     import numpy as np
+    import pyarrow as pa
 
     from backstream import __version__, metrics, plots
     from backstream.io.errors import InputError, RunError
@@ -41,8 +47,22 @@ def plot(
     target, kinds = out or run / "plot.png", plt.gcf().canvas.get_supported_filetypes()
     if target.suffix.lower().removeprefix(".") not in kinds:
         raise InputError(f"{target} must end in one of .{', .'.join(kinds)}, so that its format is known.")
-    config = open_config(run)
+    config, streams = open_config(run), {}
+    key = config.columns.key
     filtered, reports = read_filtered(run), read_reports(run)
+    if key is not None:
+        streams = dict.fromkeys(filter(None, filtered["key"].to_pylist()))
+        stream = next(iter(streams), None) if stream is None else stream
+        if stream not in streams:
+            raise InputError(f"{run} has no stream {stream!r} among its {len(streams):,}.")
+    elif stream is not None:
+        raise InputError(f"{run} is a run of one stream: leave --stream out.")
+
+    def of_stream(table: Any) -> Any:
+        return table if key is None else table.filter(pa.array([name == stream for name in table["key"].to_pylist()]))
+
+    filtered = of_stream(filtered)
+    reports = [report for report in reports if report.stream == stream]
     if f"mean_{coordinate}" not in filtered.column_names:
         raise InputError(f"{run} has no state {coordinate}.")
     truth = None if states is None else read_all(open_source(states, dtype="float64")).ys
@@ -51,33 +71,36 @@ def plot(
         raise InputError(f"{states} has no state {coordinate} for row {rows[-1] + 1}: its shape is {truth.shape}.")
 
     figure, axes = plt.subplots(2, 2, figsize=(11, 6.5), layout="constrained")
-    shown, start = slice(-last, None), int(rows[-last:][0])
+    start = max(0, len(rows) - last)  # counted in the rows of the stream
 
-    def draw(table: Any, label: str, colour: str, style: str, start: int) -> None:
+    def draw(table: Any, label: str, colour: str, style: str) -> None:
         mean, std = (table[f"{name}_{coordinate}"].to_numpy() for name in ("mean", "std"))
         half = NormalDist().inv_cdf(0.95) * std
         times = np.arange(start, start + len(mean))
         plots.band(axes[0, 0], mean - half, mean + half, mean, label, colour, style, times)
 
-    def drawn(name: str, *columns: str) -> Any:
-        """Some columns of a table that another command has left in the run."""
+    def left(name: str, *columns: str) -> Any:
+        """Some columns of a table that another command has left in the run, of the stream that is drawn."""
         table, wanted = read_parquet(run / name), [column.format(coordinate) for column in columns]
-        if not set(wanted) <= set(table.column_names):
-            raise RunError(f"{run / name} has no columns {', '.join(wanted)}: write it anew, or remove it.")
-        return table.select(wanted)
+        needed = wanted if key is None else ["key", *wanted]
+        if not set(needed) <= set(table.column_names):
+            raise RunError(f"{run / name} has no columns {', '.join(needed)}: write it anew, or remove it.")
+        return of_stream(table).select(wanted)
 
-    draw(filtered.slice(max(0, len(rows) - last)), "filtered", plots.ORANGE, "--", start)
+    draw(filtered.slice(start), "filtered", plots.ORANGE, "--")
     if (run / "smoothed.parquet").is_file():
-        smoothed = drawn("smoothed.parquet", "mean_{}", "std_{}")
-        draw(smoothed.slice(start, last), "smoothed", plots.BLUE, "-", start)
+        draw(left("smoothed.parquet", "mean_{}", "std_{}").slice(start, last), "smoothed", plots.BLUE, "-")
     if (run / "forecast.parquet").is_file():
-        ahead = drawn("forecast.parquet", "state_lower_{}", "state_upper_{}", "state_mean_{}")
+        ahead = left("forecast.parquet", "state_lower_{}", "state_upper_{}", "state_mean_{}")
         lower, upper, mean = (column.to_numpy() for column in ahead.columns)
-        times = np.arange(int(rows[-1]) + 1, int(rows[-1]) + 1 + len(mean))
-        plots.band(axes[0, 0], lower, upper, mean, "forecast", plots.GREEN, "-.", times)
+        times = np.arange(len(rows), len(rows) + len(mean))
+        if len(mean):  # of another stream, perhaps
+            plots.band(axes[0, 0], lower, upper, mean, "forecast", plots.GREEN, "-.", times)
     if truth is not None:
-        axes[0, 0].plot(rows[shown], truth[rows[shown], coordinate], color=plots.BLACK, linewidth=0.9, label="truth")
+        shown = truth[rows[start:], coordinate]
+        axes[0, 0].plot(np.arange(start, len(rows)), shown, color=plots.BLACK, linewidth=0.9, label="truth")
         mean, std = (filtered[f"{name}_{coordinate}"].to_numpy() for name in ("mean", "std"))
+        rows, mean, std = (part[~np.isnan(mean)] for part in (rows, mean, std))  # without those that were set aside
         levels = np.linspace(0.1, 0.9, 9)
         halves = [NormalDist().inv_cdf(0.5 + level / 2) * std for level in levels]
         known = truth[rows, coordinate]
@@ -85,7 +108,7 @@ def plot(
         plots.calibration(axes[0, 1], levels, {"filtered": coverages})
     else:
         axes[0, 1].set_axis_off()
-    axes[0, 0].set(xlabel="row", ylabel=f"state {coordinate}")
+    axes[0, 0].set(xlabel="row" if key is None else f"row of {stream}", ylabel=f"state {coordinate}")
     axes[0, 0].legend(fontsize="small")
     if reports:
         plots.elbo(axes[1, 0], reports)
@@ -95,8 +118,11 @@ def plot(
     else:
         for empty in axes[1]:
             empty.set_axis_off()
+            if key is not None:
+                empty.text(0.5, 0.5, "The monitor has said nothing of this stream.", ha="center")
+    of = "" if key is None else f" of {stream!r}, one of {len(streams):,} streams"
     try:
         plots.save(figure, target, f"backstream {__version__}", config.text())
     except OSError as error:
         raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error
-    print(f"Picture: {target}", file=sys.stderr)
+    print(f"Picture{of}: {target}", file=sys.stderr)
