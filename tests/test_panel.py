@@ -7,18 +7,19 @@ import numpy as np
 import optax
 import pytest
 
-from backstream.estimators import FixedLag, RecursiveScore, Renewal
+from backstream.estimators import FixedLag, RecursiveScore, Renewal, moments
 from backstream.learning import OnlineLearner, Panel
 from backstream.learning.averaging import Averaging
 from linear_gaussian import family, model
 
 KEY = jax.random.key(3)
-WINDOW, RECURSION = FixedLag(3, 2), RecursiveScore(4, objective=Renewal(0.8))
+WINDOW = FixedLag(3, 2)
+RECURSION = RecursiveScore(4, objective=Renewal(0.8), learn_model=True, functional=moments())
 NAMES = {0: (0, 11), 1: (7, 0), 2: (5, 5), 3: (9, 1)}
 
 
 def learner(estimator):
-    return OnlineLearner(model(), estimator, optax.adam(1e-2), block=8)
+    return OnlineLearner(model(), estimator, optax.adam(1e-2), optax.adam(3e-3) if estimator.learn_model else None)
 
 
 def key_of(name):
@@ -85,47 +86,60 @@ def test_a_stream_in_a_panel_is_as_it_would_be_alone():
 
 @pytest.mark.parametrize("estimator", [WINDOW, RECURSION], ids=["window", "recursion"])
 def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
-    """Against a loop in Python: each stream's own carry under the common λ, the mean of the gradients of those that
-    have a row, one step of the optimiser, one of the average. A row of 1e300 makes its gradient infinite: its stream is
-    left out of the mean, and keeps its carry."""
+    """Against a loop in Python: each stream's own carry under the common λ (and θ, with the recursion, which has a
+    functional too), the mean of the gradients of those that have a row, one step of the optimiser, one of the average.
+    A row of 1e300 makes its gradient infinite: its stream is left out of the mean, and keeps its carry."""
     data = {stream: rows_of(stream, 10) for stream in (0, 1, 2)}
     data[1][4] = 1e300
     ticks = [[0, 1, 2], [1], [1, 2], [0, 1], [2], [1, 0, 2], [0, 1, 2], [1]]
-    panel = Panel(learner(estimator), family(), key=KEY, common=True, lanes=2)
+    made = learner(estimator)
+    panel = Panel(made, family(), key=KEY, common=True, lanes=2)
     state = panel.begin(panel.open(3), [0, 1, 2], [NAMES[s] for s in (0, 1, 2)])
 
-    init = eqx.filter_jit(lambda q, y, key: estimator.init(model(), q, y, key=key))
-    step = eqx.filter_jit(lambda q, carry, y, key: estimator.step(model(), q, carry, y, key=key))
-    optimiser, q = optax.adam(1e-2), family()
-    lam, static = eqx.partition(q, eqx.is_inexact_array)
-    average, memory = lam, optimiser.init(lam)
+    init = eqx.filter_jit(lambda theta, q, y, key: estimator.init(made._model(theta), q, y, key=key))
+    step = eqx.filter_jit(lambda theta, q, carry, y, key: estimator.step(made._model(theta), q, carry, y, key=key))
+    lam, static = eqx.partition(family(), eqx.is_inexact_array)
+    theta = made._parameters().unconstrained() if estimator.learn_model else None
+    optimisers, now = (optax.adam(1e-2), optax.adam(3e-3)), (lam, theta)
+    average, functionals = now, {}
+    memories = tuple(optimiser.init(part) for optimiser, part in zip(optimisers, now, strict=True))
     carries, seen, slots, at, ys, refused = {}, dict.fromkeys(data, 0), [], [], [], 0
     for number, tick in enumerate(ticks):
         gradients = []
         for stream in tick:
             y, key = data[stream][seen[stream]], jax.random.fold_in(key_of(NAMES[stream]), seen[stream])
             slots.append(stream), at.append(number), ys.append(y)
+            lam, theta = now
             found, estimate = (
-                step(eqx.combine(lam, static), carries[stream], y, key)
+                step(theta, eqx.combine(lam, static), carries[stream], y, key)
                 if stream in carries
-                else init(eqx.combine(lam, static), y, key)
+                else init(theta, eqx.combine(lam, static), y, key)
             )
             seen[stream] += 1
-            gradient = eqx.filter(estimate.increment.gradient, eqx.is_inexact_array)
-            if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((estimate.increment.elbo, gradient))):
+            increment = estimate.increment
+            gradient = eqx.filter((increment.gradient, increment.model_gradient), eqx.is_inexact_array)
+            if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((increment.elbo, gradient))):
                 gradients.append(gradient)
-                carries[stream] = found
+                carries[stream], functionals[stream] = found, estimate.functional
             else:
                 refused += 1
         if gradients:
-            mean = jax.tree.map(lambda *parts: -sum(parts) / len(parts), *gradients)
-            updates, memory = optimiser.update(mean, memory, lam)
-            lam = optax.apply_updates(lam, updates)
-            average = Averaging().update(average, lam, jnp.asarray(number))
+            mean, of_model = jax.tree.map(lambda *parts: -sum(parts) / len(parts), *gradients)
+            if theta is not None:
+                of_model = made._parameters().pull(theta, of_model)
+            found = zip(optimisers, (mean, of_model), memories, strict=True)
+            updates, memories = zip(*(optimiser.update(*rest) for optimiser, *rest in found), strict=True)
+            longer = len(gradients) ** 0.5
+            now = jax.tree.map(lambda value, update, longer=longer: value + longer * update, now, updates)
+            average = Averaging().update(average, now, jnp.asarray(number))
     state, infos = panel.read(state, slots, at, np.stack(ys))
     assert refused == int(infos.refused.sum()) == 1
-    assert_close(eqx.filter(state.common.q, eqx.is_inexact_array), lam)
-    assert_close(eqx.filter(state.common.average, eqx.is_inexact_array), average)
+    common = state.common
+    assert_close(eqx.filter((common.q, common.theta), eqx.is_inexact_array), now)
+    assert_close(eqx.filter((common.average, common.theta_average), eqx.is_inexact_array), average)
     for stream in data:
-        assert int(panel.stream(state, stream).t) == seen[stream]
-        assert_close(panel.stream(state, stream).carry, carries[stream])
+        found = panel.stream(state, stream)
+        assert int(found.t) == seen[stream]
+        assert_close(found.carry, carries[stream])
+        if estimator is RECURSION:
+            assert_close(estimator.expectation(found.q, found.carry), functionals[stream])

@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
 
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
@@ -163,6 +164,14 @@ class RecursiveScore(OnlineEstimator):
         carry = carry._replace(particles=particles, sensitivity=sensitivity)
         told = pairs.ess(), pairs.acceptance()
         return self._conclude(p, q, carry, marginal, elbo, H, G, G_bar, outer, S, F, y, *told)
+
+    def expectation(self, q: BackwardFamily, carry: ScoreCarry) -> PyTree:
+        """What a carry knows of the additive functional: its expectation under q_{0:t}. A learner's state holds such a
+        carry, and so does each stream of a panel."""
+        if self.functional is None or carry.F is None:
+            raise ValueError("There is no functional whose expectation could be told: give RecursiveScore one.")
+        total, xi = carry.F.sum.total() + carry.F.rest, carry.particles.xi
+        return self.functional.restore(total, xi, jnp.zeros(q.obs_dim, xi.dtype))
 
     def _outer(self, q, particles, marginal, H) -> tuple[Float[Array, ""], Cotangents]:
         """L_t less what was taken out of H, and the cotangent of its own score term, ∇log q_t (H_t − log q_t)."""

@@ -175,17 +175,25 @@ class OnlineLearner(eqx.Module):
         settled, info = self._settle(state, carry, estimate, filtered, finite)
         return settled._replace(**self._averaged(state, moved, finite)), info
 
-    def _move(self, state: LearnerState, increment: Estimate) -> tuple["Moved", Array]:
-        """λ and θ one step further along an increment, and whether they are finite."""
+    def _move(self, state: LearnerState, increment: Estimate, length: Array | None = None) -> tuple["Moved", Array]:
+        """λ and θ one step further along an increment, `length` times as far if that is given, and whether they are
+        finite."""
+
+        def apply(values, updates):
+            times = length
+            if times is not None:
+                updates = jax.tree.map(lambda leaf: times.astype(leaf.dtype) * leaf, updates)
+            return optax.apply_updates(values, updates)
+
         lam = eqx.filter(state.q, eqx.is_inexact_array)
         updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
-        lam, theta, model_optimiser = optax.apply_updates(lam, updates), state.theta, state.model_optimiser
+        lam, theta, model_optimiser = apply(lam, updates), state.theta, state.model_optimiser
         if self.model_optimiser is not None:
             gradient = self._parameters().pull(theta, increment.model_gradient)
             updates, model_optimiser = self.model_optimiser.update(
                 jax.tree.map(jnp.negative, gradient), model_optimiser, theta
             )
-            theta = optax.apply_updates(theta, updates)
+            theta = apply(theta, updates)
         return Moved(lam, theta, optimiser, model_optimiser), _all_finite((lam, theta))
 
     def _averaged(self, state: LearnerState, moved: "Moved", accepted: Array) -> dict[str, PyTree]:
