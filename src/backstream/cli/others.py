@@ -16,6 +16,7 @@ from .failures import told
 LINGER = 1.0
 """Seconds that the first process stays after the others have gone."""
 SAVED = "What was saved up to the last checkpoint can be continued with --resume."
+GONE = f"Another host went away, or cannot be reached. {SAVED}"
 
 
 @dataclass
@@ -56,15 +57,16 @@ class Others:
         sys.stdout = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         try:
-            hosts.join(self.coordinator, self.count, self.index, self.timeout)
+            part = hosts.join(self.coordinator, self.count, self.index, self.timeout, GONE)
             self._watchdog = hosts.Watchdog(self.timeout, f"No answer from another host for {self.timeout} s. {SAVED}")
             self.progress()
             yield
             checkpoints.wait_for_all("the end")
+            part()
             self._watchdog.rest()
         except Exception as error:
             if hosts.is_lost(error):
-                hosts.leave(f"Another host went away, or cannot be reached. {SAVED}")
+                hosts.leave(GONE)
             sentence, code = told(error)
             sys.stdout.flush()
             print(f"backstream: {sentence}", file=sys.stderr, flush=True)

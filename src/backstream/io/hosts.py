@@ -5,6 +5,7 @@ others at every piece. The first writes the results; checkpoints are written and
 """
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -25,15 +26,17 @@ from .errors import InputError
 from .runs import CHECKPOINTS, of_run
 
 
-def join(coordinator: str | None, count: int | None, index: int | None, timeout: int) -> None:
-    """Waits until all processes are there. What is None is found out from the environment, as JAX does it."""
+def join(coordinator: str | None, count: int | None, index: int | None, timeout: int, lost: str) -> Callable[[], None]:
+    """Waits until all processes are there; returns what to call before they part. What is None is found out from the
+    environment, as JAX does it. `lost` is what to say if the first of them goes away in between."""
     later = timeout + 60  # JAX would end the process without a word that helps
+    relay = Relay(coordinator, lost) if coordinator is not None and index else None
     late = f"Not all of the {count} processes were at {coordinator} within {timeout} s: start them at the same time."
     watchdog = Watchdog(timeout, late, code=2)
     watchdog.feed()
     try:
         jax.distributed.initialize(
-            coordinator,
+            coordinator if relay is None else relay.address,
             count,
             index,
             initialization_timeout=later,
@@ -50,6 +53,55 @@ def join(coordinator: str | None, count: int | None, index: int | None, timeout:
         raise InputError(f"The processes at {coordinator} could not be joined: {_first_line(error)}") from None
     finally:
         watchdog.rest()
+    if relay is None:
+        return lambda: None
+    relay.watch()
+    return relay.rest
+
+
+class Relay:
+    """The way to the first process, which coordinates the others, by a port of this one.
+
+    When the first is killed JAX aborts the others, with a stack trace. Here its end is heard before JAX hears of it.
+    """
+
+    def __init__(self, coordinator: str, lost: str):
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InputError(f"--coordinator takes HOST:PORT, not {coordinator!r}.")
+        self._there, self._lost, self._watching = (host.strip("[]"), int(port)), lost, False
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def watch(self) -> None:
+        self._watching = True
+
+    def rest(self) -> None:
+        self._watching = False
+
+    def _serve(self) -> None:
+        while True:
+            near, _ = self._server.accept()
+            try:
+                far = socket.create_connection(self._there)
+            except OSError:  # it is not there yet: JAX will try again
+                near.close()
+                continue
+            for way in ((near, far), (far, near)):
+                way[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._carry, args=(*way, way[0] is far), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, is_far: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        except OSError:
+            pass
+        if is_far and self._watching:
+            leave(self._lost)
+        for end in (source, target):
+            end.close()
 
 
 def build_mesh(particle_devices: int = 1) -> Mesh:
