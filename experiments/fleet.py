@@ -3,7 +3,8 @@
     python -m experiments.fleet
 
 Chaotic RNNs with two states, the default window (16 observations, 4 trajectories), 8 hidden units, one core. Times are
-those of the processor, so that other work on the machine does not count.
+those of the processor, so that other work on the machine does not count; for two processes they are those of the clock,
+in the fastest of some blocks.
 """
 
 import os
@@ -12,6 +13,7 @@ os.environ.setdefault("NPROC", "1")
 
 import json
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +22,8 @@ import jax
 import numpy as np
 
 from backstream.families import Innovation
+from backstream.io.checkpoints import wait_for_all
+from backstream.io.hosts import build_mesh, join
 from backstream.learning import Panel, Settings, default_learner
 from backstream.models import ChaoticRNN
 
@@ -36,10 +40,12 @@ SETTINGS = {
     "singles": 300,
     "short_streams": 1000,
     "short_length": 100,
-    "tick_rows": [16],
-    "rates": [3e-3, 1e-2],
+    "tick_rows": 64,
     "fresh": 4000,
-    "seeds": [0],
+    "seeds": [0, 1],
+    "divided_streams": 4096,
+    "divided_ticks": 4,
+    "divided_blocks": 12,
 }
 
 
@@ -53,10 +59,10 @@ def names(count: int) -> np.ndarray:
     return np.stack([np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32)], 1)
 
 
-def opened(count: int, common: bool = True):
+def opened(count: int, common: bool = True, mesh=None):
     p, q, keys = case()
     learner = default_learner(p, Settings(width=SETTINGS["width"]))
-    panel = Panel(learner, q, key=keys[2], common=common, lanes=SETTINGS["lanes"])
+    panel = Panel(learner, q, key=keys[2], common=common, lanes=SETTINGS["lanes"], mesh=mesh)
     return panel, panel.begin(panel.open(count), np.arange(count), names(count))
 
 
@@ -103,10 +109,15 @@ def throughput() -> dict:
 
 
 def held(count: int, common: bool) -> dict:
-    """Bytes of the state for each stream."""
-    _, state = opened(count, common)
+    """Bytes of the state for each stream, and what the cost model says: L dy observations and two states a of the
+    family, t, the key and two counts, with the window's own count; where λ is not common, it, its mean and Adam's two
+    moments, with Adam's two counts."""
+    panel, state = opened(count, common)
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(state.slots) if hasattr(leaf, "nbytes"))
-    return {"streams": count, "bytes_per_stream": total / count}
+    d, lag = SETTINGS["dim"], Settings().lag
+    a, P = d + d * (d + 1) // 2, sum(leaf.size for leaf in jax.tree.leaves(panel.q) if hasattr(leaf, "size"))
+    predicted = 4 * (lag * d + 2 * a) + 24 + (0 if common else 16 * P + 8)
+    return {"streams": count, "bytes_per_stream": total / count, "predicted": predicted}
 
 
 def peak(count: int) -> dict:
@@ -131,11 +142,11 @@ def one_long(seed: int) -> dict:
     return judged(p, keys, learner.scan(state, ys[1:])[0].average)
 
 
-def many_short(seed: int, tick_rows: int, rate: float) -> dict:
+def many_short(seed: int) -> dict:
     """Each tick has a row of as many streams as it may; the streams take turns."""
     p, q, keys = case(seed)
-    count, length = SETTINGS["short_streams"], SETTINGS["short_length"]
-    learner = default_learner(p, Settings(width=SETTINGS["width"], rate=rate))
+    count, length, tick_rows = SETTINGS["short_streams"], SETTINGS["short_length"], SETTINGS["tick_rows"]
+    learner = default_learner(p, Settings(width=SETTINGS["width"]))
     panel = Panel(learner, q, key=keys[2], common=True, lanes=tick_rows)
     state = panel.begin(panel.open(count), np.arange(count), names(count))
     ys = simulated(p, count, length, keys[4]).reshape(count * length, -1)
@@ -144,6 +155,48 @@ def many_short(seed: int, tick_rows: int, rate: float) -> dict:
     ticks = row // count * -(-count // tick_rows) + row % count // tick_rows
     state, _ = panel.read(state, slots, ticks, ys)
     return judged(p, keys, state.common.average) | {"steps": int(state.common.t)}
+
+
+def divided(processes: int) -> dict:
+    """Independent streams, each with its own λ, over processes of one core each on the loopback interface."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    code = "import json, sys; from experiments.fleet import part; print(json.dumps(part(*json.loads(sys.argv[1]))))"
+    arguments = [json.dumps([address, processes, index]) for index in range(processes)]
+    children = [
+        subprocess.Popen([sys.executable, "-c", code, one], stdout=subprocess.PIPE, text=True) for one in arguments
+    ]
+    found = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
+    rows = SETTINGS["divided_streams"] * SETTINGS["divided_ticks"]
+    slower = {name: max(part[name] for part in found) for name in found[0]}
+    return {"processes": processes, "rows": rows, **slower, "per_second": round(rows / slower["seconds"])}
+
+
+def part(address: str, processes: int, index: int) -> dict:
+    """One of them: seconds for a block of ticks, at the end of which they wait for each other."""
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index % len(os.sched_getaffinity(0))]})
+    part_ways = None
+    if processes > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        part_ways = join(address, processes, index, 600, "The other process went away.")
+        wait_for_all("the start")  # gloo waits no longer than 30 s for a first meeting, and compiling may take longer
+    count, ticks = SETTINGS["divided_streams"], SETTINGS["divided_ticks"]
+    panel, state = opened(count, False, build_mesh())
+    every, ys = np.arange(count), np.zeros((count, SETTINGS["dim"]))
+    for _ in range(SETTINGS["warm_ticks"]):
+        state, _ = panel.read(state, every, np.zeros(count), ys)
+    seconds, processor = [], []
+    for _ in range(SETTINGS["divided_blocks"]):
+        began, used = time.monotonic(), time.process_time()
+        for _ in range(ticks):
+            state, _ = panel.read(state, every, np.zeros(count), ys)
+        seconds.append(time.monotonic() - began)
+        processor.append(time.process_time() - used)
+    if part_ways is not None:
+        wait_for_all("the end")
+        part_ways()
+    return {"seconds": round(min(seconds), 3), "processor_seconds": round(min(processor), 3)}
 
 
 def judged(p, keys, q) -> dict:
@@ -159,16 +212,15 @@ def main() -> None:
     console.print(results.run("memory, 1000 streams, own", lambda: held(1000, False)))
     most = SETTINGS["most_streams"]
     console.print(results.run(f"peak, {most} streams", lambda: apart(most)))
+    for processes in (1, 2):
+        console.print(results.run(f"processes, {processes}", lambda processes=processes: divided(processes)))
     for seed in SETTINGS["seeds"]:
         p, q, keys = case(seed)
         judge = Judge(p, SETTINGS["fresh"], key=jax.random.fold_in(keys[0], 1))
         results.run(f"limit, seed {seed}", lambda judge=judge: judge.limit(5000))
         results.run(f"before, seed {seed}", lambda p=p, keys=keys, q=q: judged(p, keys, q))
         console.print(results.run(f"one long stream, seed {seed}", lambda seed=seed: one_long(seed)))
-        for rows in SETTINGS["tick_rows"]:
-            for rate in SETTINGS["rates"]:
-                part = f"short streams, ticks of {rows}, rate {rate}, seed {seed}"
-                console.print(part, results.run(part, lambda s=seed, n=rows, r=rate: many_short(s, n, r)))
+        console.print(results.run(f"short streams, seed {seed}", lambda seed=seed: many_short(seed)))
 
 
 if __name__ == "__main__":

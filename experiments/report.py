@@ -2,7 +2,7 @@
 
     python -m experiments.report
 
-The tables between the marks in docs/choosing.md, docs/reproduction.md and docs/reliability.md come from
+The tables between the marks in docs/choosing.md, docs/reproduction.md, docs/reliability.md and docs/scale.md come from
 experiments/results/*.json and from nowhere else; a test checks that they are up to date.
 """
 
@@ -230,6 +230,59 @@ def fuzz() -> str:
     return table(["reader", "cases", "read", "refused by name", "anything else"], rows)
 
 
+def fleet() -> str:
+    """What was measured of many streams; a part that has not been run is left out."""
+    found = parts("fleet")
+    speed, text = found.get("throughput"), ""
+    if speed is not None:
+        rows = [
+            ["together, ticks of 10 000 rows", f"{speed['together']:,}", ""],
+            [
+                "one at a time: a call of `learner.step` for each row as it comes",
+                f"{speed['one_at_a_time']:.0f}",
+                f"÷ {speed['ratio']:.0f}",
+            ],
+            [
+                "one stream alone, its rows in blocks (`learner.scan`): only where they are all there already",
+                f"{speed['one_stream_in_blocks']:,}",
+                f"÷ {speed['ratio_to_blocks']:.1f}",
+            ],
+        ]
+        text += "\n" + table(["10 000 streams, one common λ", "observations per second", ""], rows)
+    rows = [
+        [
+            f"{part['streams']:,}, {'own' if name.endswith('own') else 'common'} λ",
+            f"{part['bytes_per_stream']:,.0f}",
+            f"{part['predicted']:,}",
+        ]
+        for name, part in found.items()
+        if name.startswith("memory")
+    ]
+    text += "\n" + table(["streams", "bytes kept for each", "by the formula"], rows)
+    for part in (part for name, part in found.items() if name.startswith("peak")):
+        text += f"\nA process with {part['streams']:,} streams, each of which has read two rows, takes "
+        text += f"{part['peak_gib']:.2f} GiB at its peak, JAX and all compiled programs included.\n"
+    one, two = found.get("processes, 1"), found.get("processes, 2")
+    if one is not None and two is not None:
+        rows = [
+            [str(part["processes"]), f"{part['per_second']:,}", f"× {part['per_second'] / one['per_second']:.2f}"]
+            for part in (one, two)
+        ]
+        text += "\n" + table(["processes of one core each, own λ", "observations per second", ""], rows)
+    return text
+
+
+def short_streams() -> str:
+    found, rows = parts("fleet"), []
+    names = {"before": "before", "one long stream": "one long", "short streams": "1 000 short", "limit": "limit"}
+    for seed in (part.removeprefix("short streams, seed ") for part in found if part.startswith("short streams")):
+        cells = [found.get(f"{name}, seed {seed}") for name in names]
+        rows.append(
+            [seed] + [MISSING if one is None else f"{one['smoothing']:.4f} / {one['filtering']:.4f}" for one in cells]
+        )
+    return table(["seed: smoothing / filtering", *names.values()], rows)
+
+
 SECTIONS = {
     "reliability.md": {
         "crashes": crashes,
@@ -243,6 +296,7 @@ SECTIONS = {
         "slow stream": slow_stream,
         "many dimensions": many_dimensions,
     },
+    "scale.md": {"fleet": fleet, "short streams": short_streams},
     "reproduction.md": {"summary": summary} | {name: partial(reproduced, name) for name in NAMES} | {"model": model},
 }
 
