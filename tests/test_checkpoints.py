@@ -209,15 +209,22 @@ def test_another_family_is_named(tmp_path):
         checkpoints.newest(other)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        ValueError("RESOURCE_EXHAUSTED: Failed writing: /a/b: No space left on device [os_error_code='28']"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, monkeypatch, error):
     checkpoints, state = saved(tmp_path)
 
     def full(path, arrays):
         (path.parent / "half").write_bytes(b"x" * 100)
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(module, "_save_arrays", full)
-    with pytest.raises(RunError, match=r"000000000002 could not be written: No space left on device"):
+    with pytest.raises(RunError, match=r"000000000002 could not be written: No space left on device\.$"):
         checkpoints.save(2, state, {})
     assert [path.name for path in tmp_path.iterdir()] == ["000000000001"]
 

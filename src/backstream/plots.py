@@ -188,16 +188,16 @@ def fan(
     _legend(axes)
 
 
-METADATA = {".png": ("Software", "Description"), ".svg": ("Creator", "Description"), ".pdf": ("Creator", "Subject")}
-"""Where a picture has room for who made it, and from what."""
+METADATA = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
+"""Where a picture has room for what it was made from."""
 
 
-def save(figure: Figure, path: str | Path, made_by: str = "backstream", config: str = "") -> Path:
-    """Writes the picture, with who made it and from what where its format has room, and closes the figure."""
+def save(figure: Figure, path: str | Path, config: str = "") -> Path:
+    """Writes the picture, with the configuration where its format has room for one, and closes the figure."""
     path = Path(path)
-    names = METADATA.get(path.suffix.lower(), ())
-    about = dict(zip(names, (made_by, config), strict=False))
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata=about or None)
+    place = METADATA.get(path.suffix.lower())
+    about = {place: config} if place and config else None
+    figure.savefig(path, dpi=150, bbox_inches="tight", metadata=about)
     plt.close(figure)
     return path
 

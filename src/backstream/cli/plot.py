@@ -39,7 +39,7 @@ def plot(
     import numpy as np
     import pyarrow as pa
 
-    from backstream import __version__, metrics, plots
+    from backstream import metrics, plots
     from backstream.io.errors import InputError, RunError
     from backstream.io.runs import open_config, read_filtered, read_parquet, read_reports
     from backstream.io.sources import open_source, read_all
@@ -122,7 +122,7 @@ def plot(
                 empty.text(0.5, 0.5, "The monitor has said nothing of this stream.", ha="center")
     of = "" if key is None else f" of {stream!r}, one of {len(streams):,} streams"
     try:
-        plots.save(figure, target, f"backstream {__version__}", config.text())
+        plots.save(figure, target, config.text())
     except OSError as error:
         raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error
     print(f"Picture{of}: {target}", file=sys.stderr)

@@ -11,10 +11,12 @@ The sums are compared before anything is parsed, and nothing is unpickled: a res
 that the caller builds, and only its numbers come from the disk.
 """
 
+import errno
 import hashlib
 import inspect
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -341,4 +343,7 @@ def _reason(error: Exception) -> str:
     """One line of what may be a long story."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + "."
+    full = os.strerror(errno.ENOSPC)
+    if full in str(error):  # somewhere in what a writing thread of orbax has to say
+        return full + "."
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
