@@ -69,7 +69,7 @@ SETTINGS = {
     "stream": 1_000_000,
     "profiled": [2, 100, 1000],
     "families": ["Innovation", "Conjugate"],
-    "smoothing": {"length": 100, "ours": 100, "paris": [100, 300, 1000, 3000], "replicates": 8},
+    "smoothing": {"length": 100, "ours": 100, "paris": [100, 300, 1000], "replicates": 8},
     "scaling": {
         "N": [2, 20, 200, 2000],
         "d": [2, 10, 30, 100],

@@ -8,6 +8,7 @@ samples, and turns the values r_ij of an integrand into Ê_i[r] with the cotange
 ∇E_i[r] needs. The outer expectation, under q_t itself, is the same with one row and ψ = 1.
 """
 
+import math
 from abc import abstractmethod
 from typing import NamedTuple
 
@@ -140,7 +141,11 @@ class SampledPairs(AbstractPairs):
         return sum((values[self.index[:, k]] for k in range(1, draws)), values[self.index[:, 0]]) / draws
 
     def centred_average(self, values, row, factor):
-        return centred(factor * self.average(values), row)
+        # The mean by how often each sample is used: one more read of it, and no pass over the averages.
+        draws = self.index.shape[1]
+        used = jnp.zeros(len(values), row.dtype).at[self.index].add(row[:, None] / draws)
+        mean = factor * (used @ values)
+        return jnp.concatenate([factor * self.average(values) - mean, mean[None]])
 
     def coefficients(self):
         return jnp.full(self.index.shape, 1 / self.index.shape[1], self.log_potential.dtype)
@@ -200,11 +205,25 @@ def _check_draws(draws: int) -> None:
 
 
 def _categorical(w: Float[Array, "n m"], draws: int, key: Array) -> Int[Array, "n draws"]:
-    """Independent draws from the rows of a matrix of weights, by inversion."""
-    cumulative = jnp.cumsum(w, axis=1)
-    uniforms = jax.random.uniform(key, (w.shape[0], draws), w.dtype) * cumulative[:, -1:]
-    index = jax.vmap(lambda c, v: jnp.searchsorted(c, v, side="right"))(cumulative, uniforms)
-    return jnp.minimum(index, w.shape[1] - 1)
+    """Independent draws from the rows of a matrix of weights, by inversion: first of a block of √M entries, then in it.
+
+    Cumulative sums of whole rows would take most of a step.
+    """
+    n, m = w.shape
+    size = math.isqrt(m - 1) + 1 if m > 1 else 1
+    count = -(-m // size)
+    blocks = jnp.pad(w, ((0, 0), (0, count * size - m))).reshape(n, count, size)
+
+    def cumulative(rows):
+        return rows @ jnp.triu(jnp.ones((rows.shape[-1],) * 2, w.dtype))
+
+    sums = cumulative(blocks.sum(2))
+    points = jax.random.uniform(key, (n, draws), w.dtype) * sums[:, -1:]
+    block = jnp.minimum((sums[:, None] <= points[..., None]).sum(2), count - 1)
+    before = jnp.take_along_axis(jnp.pad(sums, ((0, 0), (1, 0))), block, 1)
+    within = cumulative(jnp.take_along_axis(blocks, block[..., None], 1))
+    place = jnp.minimum((within <= (points - before)[..., None]).sum(2), size - 1)
+    return jnp.minimum(block * size + place, m - 1)
 
 
 class BackwardSampling(AbstractWeights):

@@ -117,8 +117,6 @@ def check_observations(
     """
     shape = check_model(model, u) if isinstance(model, StateSpaceModel) else model
     ys = np.asarray(ys)
-    if ys.dtype.kind not in "biuf":
-        raise ValueError(f"Observations must be real numbers, but their type is {ys.dtype}.")
     if ys.ndim != 2 or ys.shape[1] != shape.obs_dim:
         raise ValueError(
             f"Observations must be rows of {shape.obs_dim} columns, as in the model's emission, "
@@ -193,9 +191,7 @@ def log_transitions(
         if _is_independent(law) and type(law.base_dist) is dist.Normal:
             # What does not depend on the pair is left out of the sum over coordinates, the only N² d numbers there are.
             normal = law.base_dist
-            loc, scale = (
-                jnp.broadcast_to(jnp.asarray(part, x.dtype), x.shape[1:]) for part in (normal.loc, normal.scale)
-            )
+            loc, scale = (jnp.broadcast_to(jnp.asarray(part, x.dtype), x.shape[1:]) for part in (normal.loc, normal.scale))
             z = (x - loc) / scale
             return -0.5 * (z**2).sum(-1) - jnp.log(scale).sum() - 0.5 * x.shape[-1] * LOG_2PI
         return jax.vmap(lambda target: jnp.asarray(law.log_prob(target), x.dtype))(x)
