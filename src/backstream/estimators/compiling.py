@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-SMALL_PRODUCTS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+SMALL_PRODUCTS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """Without YNNPACK. A step has a hundred products of matrices of ten rows, and each call of that library costs more than
 such a product: for N = 100 and d = 10 a step with it takes a third longer. Large products are as quick without."""
 
 
 @cache
-def compiler_options() -> dict[str, Any]:
+def compiler_options() -> dict[str, str | bool]:
     """What to give to `jax.jit` as `compiler_options`: nothing where XLA does not know the option."""
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=SMALL_PRODUCTS)

@@ -191,7 +191,8 @@ def log_transitions(
         if _is_independent(law) and type(law.base_dist) is dist.Normal:
             # What does not depend on the pair is left out of the sum over coordinates, the only N² d numbers there are.
             normal = law.base_dist
-            loc, scale = (jnp.broadcast_to(jnp.asarray(part, x.dtype), x.shape[1:]) for part in (normal.loc, normal.scale))
+            loc, scale = (jnp.asarray(part, x.dtype) for part in (normal.loc, normal.scale))
+            scale = jnp.broadcast_to(scale, x.shape[1:])
             z = (x - loc) / scale
             return -0.5 * (z**2).sum(-1) - jnp.log(scale).sum() - 0.5 * x.shape[-1] * LOG_2PI
         return jax.vmap(lambda target: jnp.asarray(law.log_prob(target), x.dtype))(x)
