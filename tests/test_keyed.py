@@ -32,7 +32,7 @@ from backstream.io.streaming import prepare
 from backstream.learning import FleetSettings, Settings
 from backstream.learning.fleet import words
 from backstream.models import ChaoticRNN, StateSpaceModel
-from command import call, contents
+from command import contents, here
 from command import run as run_command
 
 ARGUMENTS = (
@@ -211,29 +211,29 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     states.write_text("x\n" + "\n".join(f"{np.sin(i):.3f}" for i in range(100)) + "\n")
     said = run_command(*ARGUMENTS, source, "--out", folder, check=1).stderr
     assert f"line {last + 1}, has 3 cells" in said and "1 of the streams could not be read to the end ('c')" in said
-    stderr = call(*ARGUMENTS, source, "--key", "machine", "--out", tmp_path / "no", check=2).stderr
+    stderr = here(*ARGUMENTS, source, "--key", "machine", "--out", tmp_path / "no", check=2).stderr
     assert "has no column 'machine'; it has: sensor, y." in stderr and not (tmp_path / "no").exists()
 
-    stderr = call("smooth", folder, source, check=1).stderr
+    stderr = here("smooth", folder, source, check=1).stderr
     assert f"line {last + 1}, has 3 cells, but the header has 2. The stream 'c' ends there." in stderr
     smoothed = pq.read_table(folder / "smoothed.parquet")
     mean, keys = smoothed["mean_0"].to_numpy(), np.asarray(smoothed["key"].to_pylist())
     assert np.flatnonzero(np.isnan(mean)).tolist() == [last - 1]
-    found = json.loads(call("evaluate", folder, "--states", states, "--source", source, "--json", check=1).stdout)
+    found = json.loads(here("evaluate", folder, "--states", states, "--source", source, "--json", check=1).stdout)
     truth = np.sin(np.arange(100)).round(3)
     assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.nanmean(np.abs(mean - truth)), rel=1e-9)
-    call("forecast", folder, "--horizon", 3, "--stream", "a", "--stream", "d", "--samples", 20)
+    here("forecast", folder, "--horizon", 3, "--stream", "a", "--stream", "d", "--samples", 20)
     assert pq.read_table(folder / "forecast.parquet")["key"].to_pylist() == ["a"] * 3 + ["d"] * 3
-    assert "no stream 'c'" in call("forecast", folder, "--stream", "c", check=2).stderr
+    assert "no stream 'c'" in here("forecast", folder, "--stream", "c", check=2).stderr
 
-    stdout = call("inspect", folder).stdout
+    stdout = here("inspect", folder).stdout
     assert "4 by sensor, one posterior learned from all" in stdout and "Set aside  c:" in stdout
     watched = {report.stream for report in read_reports(folder)}
     assert watched and all(f"ELBO       {name}: " in stdout for name in watched)
-    assert "no stream 'z' among its 5" in call("plot", folder, "--stream", "z", check=2).stderr
+    assert "no stream 'z' among its 5" in here("plot", folder, "--stream", "z", check=2).stderr
     figures = []
     monkeypatch.setattr("backstream.plots.save", lambda figure, target: figures.append(figure) or target)
-    assert "of 'd', one of 5 streams" in call("plot", folder, "--stream", "d", "--states", states).stderr
+    assert "of 'd', one of 5 streams" in here("plot", folder, "--stream", "d", "--states", states).stderr
     drawn = {line.get_label(): line.get_xydata() for line in figures[0].axes[0].lines}
     mine = np.flatnonzero(keys == "d")
     np.testing.assert_array_equal(drawn["smoothed"], np.column_stack([np.arange(len(mine)), mean[mine]]))
