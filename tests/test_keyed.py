@@ -41,7 +41,7 @@ ARGUMENTS = (
     *("--tick-rows", "4"),
 )
 """The same from the command line, with reports further apart."""
-SETTINGS = Settings(lag=3, trajectories=2, width=3, monitor_every=10)
+SETTINGS = Settings(lag=3, trajectories=2, width=3, monitor_every=10).settled()
 COLUMNS = Columns(observed=("y",), key="sensor")
 
 
