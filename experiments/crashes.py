@@ -4,7 +4,8 @@
 
 The command line in a process of its own is killed (kill -9) at random moments and resumed; before some of the resumes
 the newest checkpoint is damaged at a random byte, or cut off there. Another run is given a disk that is too small, and
-more room later. Results, metrics and the state of the learner must equal those of an uninterrupted run, byte for byte.
+more room later; a third has its directory made read-only, and writable again later. Results, metrics and the state of
+the learner must equal those of an uninterrupted run, byte for byte.
 """
 
 import json
@@ -37,8 +38,8 @@ class Stream:
 
     def __init__(self, folder: Path, rows: int, environment: Mapping[str, str] = os.environ):
         self.folder, self.rows, self.source = folder, rows, folder / "obs.csv"
-        self._environment = {**environment, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        self._environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
+        self.environment = {**environment, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        self.environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
         rng = np.random.default_rng(0)
         ys = np.sin(np.arange(rows) / 20) + 0.1 * rng.normal(size=rows)
         cells = ["" if i % 37 == 5 else f"{y:.6f}" for i, y in enumerate(ys)]
@@ -52,14 +53,14 @@ class Stream:
     def finish(self, path: Path, *before: str) -> tuple[int, str]:
         """Reads to the end, if it can; the exit code and what was said on stderr."""
         command = [*before, *self.command(path)]
-        ended = subprocess.run(command, capture_output=True, text=True, env=self._environment, timeout=SECONDS)
+        ended = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=SECONDS)
         assert "Traceback" not in ended.stderr, ended.stderr
         return ended.returncode, ended.stderr
 
     def kill(self, path: Path, row: int, wait: float) -> str:
         """Reads until a row has come out and for so many seconds longer, then kill -9. What was said on stderr."""
         pipe = subprocess.PIPE
-        with subprocess.Popen(self.command(path), stdout=pipe, stderr=pipe, env=self._environment) as process:
+        with subprocess.Popen(self.command(path), stdout=pipe, stderr=pipe, env=self.environment) as process:
             assert process.stdout is not None and process.stderr is not None
             for line in process.stdout:
                 if json.loads(line)["row"] >= row:
@@ -110,8 +111,8 @@ def damage(path: Path, rng: np.random.Generator) -> str:
 def killed(stream: Stream, kills: int, damage_every: int, seed: int) -> dict[str, Any]:
     """A run killed so often, against one that was not."""
     rng, path, whole = np.random.default_rng(seed), stream.folder / "killed", stream.folder / "whole"
-    code, said = stream.finish(whole)
-    assert code == 0, said
+    if not whole.exists():
+        assert stream.finish(whole)[0] == 0
     moments: dict[str, int] = {}
     damaged, named = 0, 0
     expected = None
@@ -153,27 +154,71 @@ cp -r "$place/run" "$place.after"
 """
 
 
+READ_ONLY = """
+set -e
+mount --bind "$1" "$1"
+mount -o remount,ro,bind "$1"
+shift
+set +e
+"$@"; echo "exit $?"
+"""
+
+
+INSIDE = ["unshare", "--user", "--map-root-user", "--mount"]
+"""Where a process may mount what nobody else sees."""
+
+
+def _inside(stream: Stream, script: str, *arguments: str) -> tuple[list[int], list[str]] | None:
+    """Runs a script that mounts something: the exit codes that it prints, and what the command said that it could not
+    write. None where nothing can be mounted."""
+    if shutil.which("unshare") is None or subprocess.run([*INSIDE, "true"], capture_output=True).returncode:
+        return None
+    command = [*INSIDE, "bash", "-c", script, "bash", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, env=stream.environment, timeout=SECONDS)
+    if "mount:" in ended.stderr:
+        return None
+    assert "Traceback" not in ended.stderr, ended.stderr
+    sentences = [line for line in ended.stderr.splitlines() if "could not be written" in line]
+    codes = [int(line.split()[1]) for line in ended.stdout.splitlines() if line.startswith("exit ")]
+    return codes, [sentence.replace(str(stream.folder), "…") for sentence in sentences]
+
+
+def read_only(stream: Stream, seed: int) -> dict[str, Any] | None:
+    """A run that is killed, resumed while its directory is read-only, and resumed when it is not. None where nothing
+    can be mounted."""
+    path, whole = stream.folder / "readonly", stream.folder / "whole"
+    if not whole.exists():
+        assert stream.finish(whole)[0] == 0
+    stream.kill(path, int(np.random.default_rng(seed).integers(EVERY, stream.rows - EVERY)), 0.0)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    found = _inside(stream, READ_ONLY, str(path), *stream.command(path))
+    if found is None:
+        return None
+    untouched = before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    code, said = stream.finish(path)
+    assert code == 0, said
+    return {
+        "exit_codes": [*found[0], code],
+        "sentences": found[1],
+        "untouched": untouched,
+        "same_bytes": contents(path) == contents(whole),
+    }
+
+
 def full_disk(stream: Stream, kilobytes: int) -> dict[str, Any] | None:
     """A run on a disk of so many kB, then, with more room, the rest of it. None where no disk can be mounted."""
     whole, place = stream.folder / "whole", stream.folder / f"disk{kilobytes}"
     if not whole.exists():
         assert stream.finish(whole)[0] == 0
     place.mkdir()
-    inside = ["unshare", "--user", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
+    found = _inside(stream, SMALL_DISK, f"{kilobytes}k", str(place), *stream.command(place / "run"))
+    if found is None:
         return None
-    command = [*inside, "bash", "-c", SMALL_DISK, "bash", f"{kilobytes}k", str(place), *stream.command(place / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, env=stream._environment, timeout=SECONDS)
-    if "mount:" in ended.stderr:
-        return None
-    assert "Traceback" not in ended.stderr, ended.stderr
-    sentences = [line for line in ended.stderr.splitlines() if "could not be written" in line]
-    codes = [int(line.split()[1]) for line in ended.stdout.splitlines() if line.startswith("exit ")]
     after = place.with_name(place.name + ".after")
     return {
         "kilobytes": kilobytes,
-        "exit_codes": codes,
-        "sentences": [sentence.replace(str(stream.folder), "…") for sentence in sentences],
+        "exit_codes": found[0],
+        "sentences": found[1],
         "same_bytes": contents(after) == contents(whole),
     }
 
@@ -187,6 +232,8 @@ def main() -> None:
         for kilobytes in (20, 100, 200):
             found = results.run(f"disk of {kilobytes} kB", lambda size=kilobytes: full_disk(stream, size))
             console.print(found or "Skipped: this machine lets nobody mount a small disk.")
+        found = results.run("read-only directory", lambda: read_only(stream, SETTINGS["seed"]))
+        console.print(found or "Skipped: this machine lets nobody mount a directory.")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,12 @@ def settings(path: Path, rng: np.random.Generator) -> bool:
 
 
 def metrics(path: Path, rng: np.random.Generator) -> bool:
-    return all(isinstance(report, Report) for report in read_reports(path.parent))
+    for report in read_reports(path.parent):
+        numbers = [value for name, value in report._asdict().items() if name not in ("warnings", "stream", "row")]
+        assert isinstance(report, Report) and type(report.t) is int and sum(numbers) is not None
+        assert all(isinstance(warning, str) for warning in report.warnings)
+        assert isinstance(report.stream, str | None) and isinstance(report.row, int | None)
+    return True
 
 
 LIKE = {"count": 3, "values": np.arange(6, dtype="float32").reshape(2, 3), "empty": np.zeros((0, 2), "float32")}

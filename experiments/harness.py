@@ -11,6 +11,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from rich.console import Console
@@ -19,7 +20,7 @@ import backstream
 from backstream import metrics, posterior
 from backstream.estimators.exact import exact_elbo
 from backstream.families import BackwardFamily, Kalman
-from backstream.learning import Monitor, OnlineLearner
+from backstream.learning import LearnerState, Monitor, OnlineLearner
 from backstream.models import LinearGaussian, StateSpaceModel
 
 RESULTS = Path(__file__).parent / "results"
@@ -210,6 +211,11 @@ def learn(
         if seconds > most_seconds:
             break
     return curve
+
+
+def copied(state: LearnerState) -> LearnerState:
+    """A learner uses its state up."""
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
 
 
 def first_within(curve: list[dict[str, Any]], limit: dict[str, float], share: float = 0.05) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from backstream.families import BackwardFamily, Innovation, Kalman
 from backstream.learning import LearnerState, Monitor, OnlineLearner, Settings, default_learner
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
-from .harness import Results, console
+from .harness import Results, console, copied
 
 SETTINGS = {"warm": 4000, "rows": 3000, "fresh": 1000, "lag": 8, "width": 8, "jump": 10_000, "after": 20_000, "seed": 0}
 BEGIN = 200
@@ -69,11 +69,6 @@ TROUBLES = {
 }
 
 
-def _copy(state: LearnerState) -> LearnerState:
-    """A learner uses its state up."""
-    return jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
-
-
 class Settled(NamedTuple):
     """A learner that has read enough to be good, and what comes next, with the truth."""
 
@@ -85,7 +80,7 @@ class Settled(NamedTuple):
 
     def read(self, ys: np.ndarray) -> tuple[LearnerState, np.ndarray, int]:
         """The state after the stream, the filter's error at each row, and the number of refused updates."""
-        state, infos = self.learner.scan(_copy(self.state), ys)
+        state, infos = self.learner.scan(copied(self.state), ys)
         return state, np.linalg.norm(np.asarray(infos.mean) - self.states, axis=1), int(np.sum(infos.refused))
 
     def error(self, state: LearnerState) -> float:
@@ -131,7 +126,7 @@ def infinities(case: Settled) -> dict[str, Any]:
     """An infinity is an error that names it, before anything is learned from its block; the stream then goes on."""
     ys = case.ys.copy()
     ys[BEGIN, 1] = np.inf
-    state = _copy(case.state)
+    state = copied(case.state)
     try:
         case.learner.scan(state, ys)
     except ValueError as error:

@@ -3,9 +3,11 @@
     python -m experiments.long_streams
 
 2 000 000 observations of a linear-Gaussian stream and 200 000 of a chaotic network, in float32 and, from the same
-observations, in float64. After every twentieth of a stream: the ELBO per step that the learner reported, the error or
-the closed-form ELBO on fresh data of what was learned, the largest number in the estimator's carry, the memory of the
-process, and the seconds of the processor that an observation took.
+observations, in float64; a hundredth of them for the recursion, which takes longer. After every twentieth of a stream:
+the ELBO per step that the learner reported, the error or the closed-form ELBO on fresh data of what was learned, the
+largest number in the estimator's carry, the memory of the process, and the time of the processor that an observation
+takes, in turns with the same observations read by the learner as it was after the first twentieth: other work on the
+machine slows both.
 """
 
 import gc
@@ -21,18 +23,26 @@ import numpy as np
 import optax
 
 from backstream import metrics, posterior
-from backstream.estimators import Exact, FixedLag, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
+from backstream.estimators import Exact, FixedLag, Forward, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
 from backstream.families import BackwardFamily, Innovation, Kalman
-from backstream.learning import OnlineLearner
+from backstream.learning import LearnerState, OnlineLearner
 from backstream.learning.defaults import falling
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
-from .harness import Results, console
+from .harness import Results, console, copied
 
-SETTINGS = {"linear": 2_000_000, "chaotic": 200_000, "parts": 20, "fresh": 2000, "dim": 2, "seed": 0}
+SETTINGS = {
+    "linear": 2_000_000,
+    "chaotic": 200_000,
+    "share": {"window": 1.0, "recursion": 0.01},
+    "parts": 20,
+    "fresh": 2000,
+    "dim": 2,
+    "seed": 0,
+}
 ESTIMATORS: dict[str, OnlineEstimator] = {
     "window": FixedLag(8, 2),
-    "recursion": RecursiveScore(8, MomentCorrected(), objective=Renewal(0.8)),
+    "recursion": RecursiveScore(8, MomentCorrected(), Forward(0.8), objective=Renewal(0.8)),
 }
 
 
@@ -86,8 +96,19 @@ def memory() -> float:
     return pages * 4096 / 1e6
 
 
+def paces(learner: OnlineLearner, young: LearnerState, old: LearnerState, ys: np.ndarray) -> tuple[float, float]:
+    """Processor seconds per observation of the old learner, the least of three turns, and its ratio to the young's."""
+    least = [float("inf"), float("inf")]
+    for _, which in itertools.product(range(3), range(2)):
+        state = copied((young, old)[which])
+        began = time.process_time()
+        learner.scan(state, ys)
+        least[which] = min(least[which], (time.process_time() - began) / len(ys))
+    return least[1], least[1] / least[0]
+
+
 def run(name: str, method: str, dtype: str) -> list[dict[str, float]]:
-    count, parts = SETTINGS[name], SETTINGS["parts"]
+    count, parts = int(SETTINGS["share"][method] * SETTINGS[name]), SETTINGS["parts"]
     ys, states, fresh = observations(name, count)
     with jax.enable_x64(dtype == "float64"):
         p, q, key = case(name, dtype)
@@ -95,14 +116,15 @@ def run(name: str, method: str, dtype: str) -> list[dict[str, float]]:
         learner = OnlineLearner(p, ESTIMATORS[method], optimiser, block=1000)
         state, _ = learner.init(q, ys[0].astype(dtype), key=key)
         state, _ = learner.scan(state, ys[1:2].astype(dtype))
-        rows, each = [], count // parts
+        rows, each, young = [], count // parts, None
         for part in range(parts):
             block = ys[max(2, part * each) : (part + 1) * each].astype(dtype)
-            began, elbo, refused = time.process_time(), 0.0, 0
+            elbo, refused = 0.0, 0
             for start in range(0, len(block), 10_000):
                 state, infos = learner.scan(state, block[start : start + 10_000])
                 elbo, refused = elbo + float(np.sum(infos.elbo, dtype="float64")), refused + int(np.sum(infos.refused))
-            seconds = time.process_time() - began
+            young = copied(state) if young is None else young
+            seconds, pace = paces(learner, young, state, block[:1000])
             sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(state.carry) if eqx.is_inexact_array(leaf)]
             row = {
                 "observations": int(state.t),
@@ -110,7 +132,8 @@ def run(name: str, method: str, dtype: str) -> list[dict[str, float]]:
                 "fresh": judged(name, state.average, states, fresh),
                 "carry": max(sizes),
                 "megabytes": memory(),
-                "microseconds": 1e6 * seconds / len(block),
+                "microseconds": 1e6 * seconds,
+                "pace": pace,
                 "refused": refused,
             }
             rows.append({key: float(f"{value:.7g}") for key, value in row.items()})

@@ -151,6 +151,12 @@ def crashes() -> str:
         text += f"\nA disk of {disk['kilobytes']} kB: exit code {disk['exit_codes'][0]}, "
         text += f"“{disk['sentences'][0].removeprefix('backstream: ')}” With more room, and `--resume`: exit code "
         text += f"{disk['exit_codes'][1]}; results, metrics and state {_same(disk)}.\n"
+    locked = found.get("read-only directory")
+    if locked:
+        said, touched = locked["sentences"][0].removeprefix("backstream: "), "no" if locked["untouched"] else "A"
+        text += f"\nA run directory that is read-only: exit code {locked['exit_codes'][0]}, “{said}”, and {touched} "
+        text += f"byte of it is changed. Writable again, and `--resume`: exit code {locked['exit_codes'][1]}; results, "
+        text += f"metrics and state {_same(locked)}.\n"
     return text
 
 
@@ -181,11 +187,12 @@ def long_streams() -> str:
                 _halves([row["carry"] for row in curve], "{:.2f}", max),
                 f"{curve[1]['megabytes']:.0f} → {curve[-1]['megabytes']:.0f}",
                 _halves([row["microseconds"] for row in curve], "{:.0f}"),
+                _halves([row["pace"] for row in curve], "{:.2f}") if "pace" in curve[0] else MISSING,
                 str(sum(int(row["refused"]) for row in curve)),
             ]
         )
-    header = ["stream", "read", "ELBO per step, float32 − float64", "fresh (float64)", "carry", "MB", "µs", "refused"]
-    return table(header, rows)
+    header = ["stream", "read", "ELBO per step, float32 − float64", "fresh (float64)", "carry", "MB", "µs", "pace"]
+    return table([*header, "refused"], rows)
 
 
 def _halves(values: list[float], form: str, summary: Any = lambda half: sum(half) / len(half)) -> str:
