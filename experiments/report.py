@@ -2,8 +2,8 @@
 
     python -m experiments.report
 
-The tables between the marks in docs/choosing.md, docs/reproduction.md, docs/reliability.md and docs/scale.md come from
-experiments/results/*.json and from nowhere else; a test checks that they are up to date.
+The tables between the marks of the pages under SECTIONS come from experiments/results/*.json and from nowhere else; a
+test checks that they are up to date.
 """
 
 import json
@@ -290,7 +290,16 @@ def short_streams() -> str:
     return table(["seed: smoothing / filtering", *names.values()], rows)
 
 
+def speed() -> str:
+    """The ratios, the profile, each comparison and the picture."""
+    chosen, content = result("speed"), json.loads((RESULTS / "speed.json").read_text())
+    drawn = any(name.startswith("against ") for name in content["parts"])
+    return chosen.markdown(content) + (f"\n![{chosen.TITLE}]({SPEED})\n" if drawn else "")
+
+
+SPEED = "images/speed.png"
 SECTIONS = {
+    "performance.md": {"speed": speed},
     "reliability.md": {
         "crashes": crashes,
         "long streams": long_streams,
@@ -321,11 +330,12 @@ def main() -> None:
     for page, sections in SECTIONS.items():
         path = DOCS / page
         path.write_text(filled(path.read_text(), sections))
-    for name in NAMES:
+    pictures = [(name, picture(name)) for name in NAMES]
+    for name, place in [*pictures, ("speed", SPEED)] if SPEED in speed() else pictures:
         path = RESULTS / f"{name}.json"
         if path.exists():
-            (DOCS / picture(name)).parent.mkdir(exist_ok=True)
-            drawn = plots.save(result(name).figure(json.loads(path.read_text())), DOCS / picture(name))
+            (DOCS / place).parent.mkdir(exist_ok=True)
+            drawn = plots.save(result(name).figure(json.loads(path.read_text())), DOCS / place)
             Image.open(drawn).convert("RGB").quantize(256).save(drawn, optimize=True)  # a third of the size
 
 

@@ -232,7 +232,7 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     assert watched and all(f"ELBO       {name}: " in stdout for name in watched)
     assert "no stream 'z' among its 5" in here("plot", folder, "--stream", "z", check=2).stderr
     figures = []
-    monkeypatch.setattr("backstream.plots.save", lambda figure, target: figures.append(figure) or target)
+    monkeypatch.setattr("backstream.plots.save", lambda figure, target, config: figures.append(figure))
     assert "of 'd', one of 5 streams" in here("plot", folder, "--stream", "d", "--states", states).stderr
     drawn = {line.get_label(): line.get_xydata() for line in figures[0].axes[0].lines}
     mine = np.flatnonzero(keys == "d")
