@@ -223,7 +223,7 @@ def _categorical(w: Float[Array, "n m"], draws: int, key: Array) -> Int[Array, "
     before = jnp.take_along_axis(jnp.pad(sums, ((0, 0), (1, 0))), block, 1)
     within = cumulative(jnp.take_along_axis(blocks, block[..., None], 1))
     place = jnp.minimum((within <= (points - before)[..., None]).sum(2), size - 1)
-    return jnp.minimum(block * size + place, m - 1)
+    return jnp.minimum(block * size + place, m - 1).astype(jnp.int32)
 
 
 class BackwardSampling(AbstractWeights):
