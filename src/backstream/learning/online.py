@@ -275,7 +275,7 @@ def _first(learner: OnlineLearner, q, y, u, key):
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
 
 
-@compiled(donate=1)
+@compiled(donate="all-except-first")
 def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
     """The first n of a block of observations. One program for every n, so that how a stream is cut changes no bit."""
     arrays, static = eqx.partition(state, eqx.is_array)
