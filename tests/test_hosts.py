@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstream.io.checkpoints import Checkpoints
-from command import BACKSTREAM, SECONDS, call, environment, run
+from command import BACKSTREAM, SECONDS, environment, here, run
 from test_keyed import ARGUMENTS, lines
 
 ROWS = 240
@@ -143,10 +143,10 @@ def test_two_processes_are_killed_one_after_the_other(tmp_path):
     for folder in (alone, pair):
         folder.mkdir()
         (folder / "obs.csv").write_text("\n".join(lines(ROWS)) + "\n")
-    call(*ARGUMENTS, alone / "obs.csv", "--out", alone / "run")
+    here(*ARGUMENTS, alone / "obs.csv", "--out", alone / "run")
     position = killed(pair, 1, 30)
     position = killed(pair, 0, position, "--resume")
-    call(*ARGUMENTS, pair / "obs.csv", "--out", pair / "run", "--resume")
+    here(*ARGUMENTS, pair / "obs.csv", "--out", pair / "run", "--resume")
     assert filtered(pair)[0] == filtered(alone)[0]
     np.testing.assert_allclose(filtered(pair)[1], filtered(alone)[1], rtol=1e-7)
 
@@ -158,9 +158,9 @@ def test_what_hosts_cannot_do(tmp_path):
     address = ("--coordinator", f"127.0.0.1:{free_port()}", "--process-count", "2", "--process-index", "0")
     stderr = run(*source, "--hosts", *address, "--host-timeout", "3", check=2).stderr
     assert "Not all of the 2 processes" in stderr and "within 3 s" in stderr
-    stderr = call(*source, "--particle-devices", "2", check=2).stderr
+    stderr = here(*source, "--particle-devices", "2", check=2).stderr
     assert "1 devices cannot be divided into groups of 2" in stderr
-    stderr = call(*ARGUMENTS, "-", "--hosts", *address, check=2).stderr
+    stderr = here(*ARGUMENTS, "-", "--hosts", *address, check=2).stderr
     assert "cannot be standard input" in stderr
-    stderr = call(*ARGUMENTS[:-2], tmp_path / "obs.csv", "--tick-rows", "0", check=2).stderr
+    stderr = here(*ARGUMENTS[:-2], tmp_path / "obs.csv", "--tick-rows", "0", check=2).stderr
     assert "tick_rows must be at least 1, not 0" in stderr

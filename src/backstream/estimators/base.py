@@ -81,7 +81,7 @@ class OfflineEstimator(eqx.Module):
         self,
         p: StateSpaceModel,
         q: BackwardFamily,
-        ys: Float[Array, "t dy"],
+        ys: Float[Array | np.ndarray, "t dy"],
         inputs: Inputs = None,
         *,
         key: Array | None,
@@ -92,7 +92,7 @@ class OfflineEstimator(eqx.Module):
         return _estimated(self, p, q, ys, inputs, key)
 
     @abstractmethod
-    def estimate(self, p: Any, q: Any, ys: Array, inputs: Inputs, key: Any) -> Estimate:
+    def estimate(self, p: Any, q: Any, ys: Any, inputs: Inputs, key: Any) -> Estimate:
         """The same, once it is known that model, family and observations fit together."""
 
 

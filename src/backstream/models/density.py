@@ -117,6 +117,8 @@ def check_observations(
     """
     shape = check_model(model, u) if isinstance(model, StateSpaceModel) else model
     ys = np.asarray(ys)
+    if ys.dtype.kind not in "biuf":
+        raise ValueError(f"Observations must be real numbers, but their type is {ys.dtype}.")
     if ys.ndim != 2 or ys.shape[1] != shape.obs_dim:
         raise ValueError(
             f"Observations must be rows of {shape.obs_dim} columns, as in the model's emission, "
