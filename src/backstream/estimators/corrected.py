@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from backstream.gaussian import cholesky, invert, pack, unpack
 
-from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred
+from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred_product
 
 
 class Quadratic(eqx.Module):
@@ -88,7 +88,7 @@ class CorrectedPairs(AbstractPairs):
         return jnp.tensordot(self.w, values, 1)
 
     def centred_average(self, values, row, factor):
-        return (factor * centred(self.w, row)) @ values
+        return centred_product(factor * self.w, values, row)
 
     def coefficients(self):
         return self.w

@@ -74,11 +74,10 @@ def columns(starts: list[int], rows: list[Float[Array, "n ..."]]) -> list[Column
     return joined
 
 
-def add_columns(total: Float[Array, "*m p"], parts: list[Columns], first: int = 0) -> Float[Array, "*m p"]:
-    """A matrix with the parts added in their columns, in as many rows from the `first` on as they have."""
+def add_columns(total: Float[Array, "*n p"], parts: list[Columns]) -> Float[Array, "*n p"]:
+    """A vector or a matrix with the parts added in their columns."""
     for start, values in parts:
-        values = jnp.atleast_2d(values) if total.ndim == 2 else values
-        corner = (first, start) if total.ndim == 2 else (start,)
+        corner = (0, start) if total.ndim == 2 else (start,)
         old = jax.lax.dynamic_slice(total, corner, values.shape)
         total = jax.lax.dynamic_update_slice(total, old + values, corner)
     return total

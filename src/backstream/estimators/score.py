@@ -142,21 +142,21 @@ class RecursiveScore(OnlineEstimator):
         elbo, outer = self._outer(q, particles, marginal, H)
         if carry.G is None:  # of G only its mean is needed, and one pullback gives it
             to_mean = partial(pull_back_mean, row=row)
-            score = self._pull_backward(to_mean, q, previous, particles.state, xi, eta_cotangents)
+            scores = [self._pull_backward(to_mean, q, previous, particles.state, xi, eta_cotangents)]
         else:
-            score = self._pull_backward(pull_back, q, previous, particles.state, xi, eta_cotangents).centred(row)
+            scores = self._pull_backward(pull_back, q, previous, particles.state, xi, eta_cotangents).centred(row)
         pull = self.sensitivity.advance(q, carry.sensitivity, previous.state, y, u)
-        (pulled, pulled_outer), sensitivity = pull(score, outer)
+        (*pulled, pulled_outer), sensitivity = pull(*scores, outer)
         zero = jnp.zeros_like(flatten(q)[0])
         outer = pulled_outer.add_to(zero)
         G = S = F = None
         if carry.G is not None:
-            # G_t^i less its mean, and below it the mean, formed once: what is centred are the small factors
-            total = pulled.add_to(pairs.centred_average(carry.G.at_samples, row, gamma))
-            G, G_bar = total[:-1], total[-1]
+            # G_t^i less its mean, and the mean, each formed once: what is centred are the small factors
+            sums = zip(pulled, pairs.centred_average(carry.G.at_samples, row, gamma), strict=True)
+            G, G_bar = (score.add_to(past) for score, past in sums)
             G = G if self.baseline.zero_sum else G + G_bar
         else:
-            G_bar = pulled.add_to(zero)
+            G_bar = pulled[0].add_to(zero)
         if carry.S is not None:
             S = gamma * pairs.average(carry.S.at_samples) + self._model_score(p, pairs, xi_previous, xi, y, u)
         if self.functional is not None:

@@ -35,14 +35,12 @@ class Cotangents(NamedTuple):
     to_previous: Float[Array, "*n a"] | None = None
     to_now: Float[Array, "*n a"] | None = None
 
-    def centred(self, row: Float[Array, " n"]) -> "Cotangents":
-        """Less their mean under the weights `row`, which is put below them as one row more."""
+    def centred(self, row: Float[Array, " n"]) -> tuple["Cotangents", "Cotangents"]:
+        """Less their mean under the weights `row`, and that mean.
 
-        def centre(rows):
-            mean = row @ rows
-            return jnp.concatenate([rows - mean, mean[None]])
-
-        return self._map(centre)
+        Two, and not one with a row more: rows that are divided among devices are to stay where they are.
+        """
+        return self._map(lambda rows: rows - row @ rows), self._map(lambda rows: row @ rows)
 
     def combine(self, coefficients: Float[Array, "m n"]) -> "Cotangents":
         """Linear combinations of the rows."""
@@ -125,25 +123,17 @@ class JacobianPull(AbstractPull):
     size: int = eqx.field(static=True)
 
     def __call__(self, *cotangents):
-        rows = [jnp.atleast_2d(given.to_previous) for given in cotangents if given.to_previous is not None]
         if self.J_previous is None or self.U_a is None:
             values = self.U_lam[0].values
-            product = jnp.zeros((len(values), self.size), values.dtype)
+            J = jnp.zeros((len(values), self.size), values.dtype)
         else:
-            # One product for all rows that J_{t-1} is multiplied with, its own next rows included.
-            product = jnp.concatenate([*rows, self.U_a]) @ self.J_previous
-        # What belongs to single columns is added before the product is cut: there it can be done in place.
-        cuts, first = [], 0
-        for given in cotangents:
-            if given.to_previous is not None:
-                product = add_columns(product, given.direct, first)
-                cuts.append((first, first := first + len(jnp.atleast_2d(given.to_previous))))
-        product = add_columns(product, self.U_lam, first)
-        J, pulled, cut = product[first:], [], iter(cuts)
+            J = self.U_a @ self.J_previous
+        J, pulled = add_columns(J, self.U_lam), []
         for given in cotangents:
             everywhere, direct = None, given.direct
-            if given.to_previous is not None:
-                everywhere, direct = product[slice(*next(cut))].reshape(*given.to_previous.shape[:-1], -1), []
+            if given.to_previous is not None and self.J_previous is not None:
+                # What belongs to single columns is added to a product at once: there it can be done in place.
+                everywhere, direct = add_columns(given.to_previous @ self.J_previous, given.direct), []
             if given.to_now is not None:
                 through_now = given.to_now @ J
                 everywhere = through_now if everywhere is None else everywhere + through_now

@@ -60,8 +60,8 @@ class AbstractPairs(eqx.Module):
     @abstractmethod
     def centred_average(
         self, values: Float[Array, "m s"], row: Float[Array, " n"], factor: float
-    ) -> Float[Array, "n+1 s"]:
-        """factor · Ê_i[values] less its mean over the rows i, which have the weights `row`; and, below, that mean."""
+    ) -> tuple[Float[Array, "n s"], Float[Array, " s"]]:
+        """factor · Ê_i[values] less its mean over the rows i, which have the weights `row`; and that mean."""
 
     @abstractmethod
     def coefficients(self) -> Float[Array, "n k"]:
@@ -82,10 +82,12 @@ class AbstractPairs(eqx.Module):
         """The acceptance rate of accept-reject sampling, NaN elsewhere."""
 
 
-def centred(rows: Float[Array, "n s"], row: Float[Array, " n"]) -> Float[Array, "n+1 s"]:
-    """The rows less their mean under the weights `row`, and, below, the mean."""
-    mean = row @ rows
-    return jnp.concatenate([rows - mean, mean[None]])
+def centred_product(
+    w: Float[Array, "n m"], values: Float[Array, "m s"], row: Float[Array, " n"]
+) -> tuple[Float[Array, "n s"], Float[Array, " s"]]:
+    """w @ values less its mean under the weights `row`, and that mean: the small factor is centred, not the product."""
+    mean = row @ w
+    return (w - mean) @ values, mean @ values
 
 
 class AllPairs(AbstractPairs):
@@ -103,7 +105,7 @@ class AllPairs(AbstractPairs):
         return jnp.tensordot(self.w, values, 1)
 
     def centred_average(self, values, row, factor):
-        return (factor * centred(self.w, row)) @ values  # the small factor is centred, not the large product
+        return centred_product(factor * self.w, values, row)
 
     def coefficients(self):
         return self.w
@@ -145,7 +147,7 @@ class SampledPairs(AbstractPairs):
         draws = self.index.shape[1]
         used = jnp.zeros(len(values), row.dtype).at[self.index].add(row[:, None] / draws)
         mean = factor * (used @ values)
-        return jnp.concatenate([factor * self.average(values) - mean, mean[None]])
+        return factor * self.average(values) - mean, mean
 
     def coefficients(self):
         return jnp.full(self.index.shape, 1 / self.index.shape[1], self.log_potential.dtype)
