@@ -4,7 +4,7 @@
 
 Chaotic RNNs with two states, the default window (16 observations, 4 trajectories), 8 hidden units, one core. Times are
 those of the processor, so that other work on the machine does not count; for two processes they are those of the clock,
-in the fastest of some blocks.
+the median of some blocks.
 """
 
 import os
@@ -42,7 +42,7 @@ SETTINGS = {
     "short_length": 100,
     "tick_rows": 64,
     "fresh": 4000,
-    "seeds": [0, 1],
+    "seeds": [0, 1, 2],
     "divided_streams": 4096,
     "divided_ticks": 4,
     "divided_blocks": 12,
@@ -196,7 +196,7 @@ def part(address: str, processes: int, index: int) -> dict:
     if part_ways is not None:
         wait_for_all("the end")
         part_ways()
-    return {"seconds": round(min(seconds), 3), "processor_seconds": round(min(processor), 3)}
+    return {"seconds": round(np.median(seconds), 3), "processor_seconds": round(np.median(processor), 3)}
 
 
 def judged(p, keys, q) -> dict:

@@ -3,11 +3,10 @@
     python -m experiments.long_streams
 
 2 000 000 observations of a linear-Gaussian stream and 200 000 of a chaotic network, in float32 and, from the same
-observations, in float64; a hundredth of them for the recursion, which takes longer. After every twentieth of a stream:
-the ELBO per step that the learner reported, the error or the closed-form ELBO on fresh data of what was learned, the
-largest number in the estimator's carry, the memory of the process, and the time of the processor that an observation
-takes, in turns with the same observations read by the learner as it was after the first twentieth: other work on the
-machine slows both.
+observations, in float64, with the window and with the recursion. After every twentieth of a stream: the ELBO per step
+that the learner reported, the error or the closed-form ELBO on fresh data of what was learned, the largest number in
+the estimator's carry, the memory of the process, and the time of the processor that an observation takes, in turns with
+the same observations read by the learner as it was after the first twentieth: other work on the machine slows both.
 """
 
 import gc
@@ -34,7 +33,6 @@ from .harness import Results, console, copied
 SETTINGS = {
     "linear": 2_000_000,
     "chaotic": 200_000,
-    "share": {"window": 1.0, "recursion": 0.01},
     "parts": 20,
     "fresh": 2000,
     "dim": 2,
@@ -108,7 +106,7 @@ def paces(learner: OnlineLearner, young: LearnerState, old: LearnerState, ys: np
 
 
 def run(name: str, method: str, dtype: str) -> list[dict[str, float]]:
-    count, parts = int(SETTINGS["share"][method] * SETTINGS[name]), SETTINGS["parts"]
+    count, parts = SETTINGS[name], SETTINGS["parts"]
     ys, states, fresh = observations(name, count)
     with jax.enable_x64(dtype == "float64"):
         p, q, key = case(name, dtype)
