@@ -42,7 +42,7 @@ SETTINGS = {
     "short_length": 100,
     "tick_rows": 64,
     "fresh": 4000,
-    "seeds": [0, 1, 2],
+    "seeds": [0, 1],
     "divided_streams": 4096,
     "divided_ticks": 4,
     "divided_blocks": 12,
