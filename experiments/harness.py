@@ -104,8 +104,8 @@ def spread(values: list[float], digits: int, factor: float = 1.0) -> str:
     return f"{scaled.mean():.{digits}f}{deviation} ({len(values)})"
 
 
-def time_each(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The median processor milliseconds of each, in turns in one process, after a first call that compiles."""
+def in_turns(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Processor milliseconds of each, in turns in one process, after a first call that compiles."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         jax.block_until_ready(function())
@@ -114,7 +114,12 @@ def time_each(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str
             began = time.process_time()
             jax.block_until_ready(function())
             taken[name].append(1e3 * (time.process_time() - began))
-    return {name: float(np.median(values)) for name, values in taken.items()}
+    return taken
+
+
+def time_each(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The median processor milliseconds of each."""
+    return {name: float(np.median(values)) for name, values in in_turns(functions, repeats).items()}
 
 
 class Judge:

@@ -18,12 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from backstream import metrics, posterior
-from backstream.estimators import Exact
-from backstream.families import BackwardFamily, Innovation, Kalman
+from backstream.families import Innovation, Kalman
 from backstream.learning import LearnerState, Monitor, OnlineLearner, Settings, default_learner
-from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
+from backstream.models import ChaoticRNN, LinearGaussian
 
-from .harness import Results, console, copied
+from .harness import Results, console, copied, exact_per_step
 
 SETTINGS = {"warm": 4000, "rows": 3000, "fresh": 1000, "lag": 8, "width": 8, "jump": 10_000, "after": 20_000, "seed": 0}
 BEGIN = 200
@@ -153,11 +152,6 @@ def units(scale: float, rows: int) -> dict[str, float]:
 
 
 # ---- a change of regime ----------------------------------------------------------------------------------------------
-@eqx.filter_jit
-def _elbo(p: StateSpaceModel, q: BackwardFamily, ys: jax.Array) -> jax.Array:
-    return Exact()(p, q, ys, key=jax.random.key(0)).elbo / len(ys)
-
-
 def regime_change(jump: int, after: int, every: int = 500, within: float = 0.05) -> dict[str, Any]:
     """θ and λ are learned; at `jump` the dynamics lose memory and the noise of the state trebles.
 
@@ -172,7 +166,7 @@ def regime_change(jump: int, after: int, every: int = 500, within: float = 0.05)
     ys = np.concatenate([old.simulate(jump, key=keys[0])[1], new.simulate(after, key=keys[1])[1]])
     fresh = new.simulate(SETTINGS["fresh"], key=keys[2])[1]
     learner, monitor = default_learner(start, Settings(lag=SETTINGS["lag"], learn_model=True)), Monitor(window=every)
-    best = float(_elbo(new, Kalman.from_model(new), fresh))
+    best = float(exact_per_step(new, Kalman.from_model(new), fresh))
 
     def follow(first: int) -> list[dict[str, Any]]:
         state, _ = learner.init(Kalman.from_model(start), ys[first], key=keys[3])
@@ -181,7 +175,7 @@ def regime_change(jump: int, after: int, every: int = 500, within: float = 0.05)
             block = ys[begin : begin + every]
             state, infos = learner.scan(state, block)
             watch, report = monitor.look(learner, watch, state, infos, block)
-            gap = best - float(_elbo(learner.current_model(state), state.average, fresh))
+            gap = best - float(exact_per_step(learner.current_model(state), state.average, fresh))
             rows.append({"after_jump": begin + every - jump, "gap": gap, "warnings": list(report.warnings)})
         return rows
 

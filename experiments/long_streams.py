@@ -22,13 +22,13 @@ import numpy as np
 import optax
 
 from backstream import metrics, posterior
-from backstream.estimators import Exact, FixedLag, Forward, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
+from backstream.estimators import FixedLag, Forward, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
 from backstream.families import BackwardFamily, Innovation, Kalman
 from backstream.learning import LearnerState, OnlineLearner
 from backstream.learning.defaults import falling
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
-from .harness import Results, console, copied
+from .harness import Results, console, copied, exact_per_step
 
 SETTINGS = {
     "linear": 2_000_000,
@@ -78,13 +78,9 @@ def judged(name: str, q: BackwardFamily, states: np.ndarray, ys: np.ndarray) -> 
         p, _, _ = case(name, "float64")
         q = jax.tree.map(lambda leaf: jnp.asarray(leaf, "float64") if eqx.is_inexact_array(leaf) else leaf, q)
         if name == "linear":
-            return float(_exact(p, Kalman.from_model(p), ys.astype("float64")) - _exact(p, q, ys.astype("float64")))
+            best, own = (exact_per_step(p, each, ys.astype("float64")) for each in (Kalman.from_model(p), q))
+            return float(best - own)
         return metrics.rmse(posterior.smooth(q, ys.astype("float64")).mean, states)
-
-
-@eqx.filter_jit  # once: a program for each judgement would be counted as memory of the stream
-def _exact(p: StateSpaceModel, q: BackwardFamily, ys: jax.Array) -> jax.Array:
-    return Exact()(p, q, ys, key=jax.random.key(0)).elbo / len(ys)
 
 
 def memory() -> float:

@@ -51,7 +51,7 @@ from backstream.models.density import log_emission, log_transitions
 from backstream.plots import BLACK, BLUE, GREEN, ORANGE
 
 from . import table2
-from .harness import MISSING, table
+from .harness import MISSING, in_turns, table
 from .step_profile import profile
 
 TITLE = "Speed"
@@ -114,19 +114,11 @@ class Program:
         return self.compiled(*self.arguments)
 
 
-def in_turns(runs: dict[str, Callable[[], Any]], rounds: int, each: float = 1.0) -> dict[str, dict[str, float]]:
+def compared(runs: dict[str, Callable[[], Any]], rounds: int, each: float = 1.0) -> dict[str, dict[str, float]]:
     """Processor milliseconds of each, divided by `each`: the median of as many rounds, and quartiles."""
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        jax.block_until_ready(run())
-    for _ in range(rounds):
-        for name, run in runs.items():
-            began = time.process_time()
-            jax.block_until_ready(run())
-            taken[name].append(1e3 * (time.process_time() - began) / each)
     found = {}
-    for name, values in taken.items():
-        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    for name, values in in_turns(runs, rounds).items():
+        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]) / each
         found[name] = {"ms": float(middle), "low": float(low), "high": float(high)}
         if isinstance(run := runs[name], Program):
             found[name] |= {"compile_s": round(run.seconds, 2), "megabytes": round(run.megabytes, 2)}
@@ -180,7 +172,7 @@ def step(settings: dict[str, Any], family: str) -> dict[str, Any]:
         }
     size = flatten(q)[0].size
     runs = {LIMIT: limit(N, size, steps)} | {name: streamed(e, p, q, steps) for name, e in estimators.items()}
-    return {"P": size, "times": in_turns(runs, settings["rounds"], steps)}
+    return {"P": size, "times": compared(runs, settings["rounds"], steps)}
 
 
 def sampled(settings: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +184,7 @@ def sampled(settings: dict[str, Any]) -> dict[str, Any]:
         "all weights": streamed(RecursiveScore(N), p, q, steps),
         "BackwardSampling(2)": streamed(RecursiveScore(N, BackwardSampling(2)), p, q, steps),
     }
-    return {"P": flatten(q)[0].size, "times": in_turns(runs, max(2, settings["rounds"] // 3), steps)}
+    return {"P": flatten(q)[0].size, "times": compared(runs, max(2, settings["rounds"] // 3), steps)}
 
 
 def gradient(estimator, p, q, ys) -> Program:
@@ -211,7 +203,7 @@ def offline_linear(settings: dict[str, Any]) -> dict[str, Any]:
         "score, as a recursion": Scan(RecursiveScore(2)),
     }
     runs = {name: gradient(e, p, q, ys) for name, e in estimators.items()}
-    return {"times": in_turns(runs, settings["offline_rounds"])}
+    return {"times": compared(runs, settings["offline_rounds"])}
 
 
 def offline_chaotic(settings: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +212,7 @@ def offline_chaotic(settings: dict[str, Any]) -> dict[str, Any]:
     ys = p.simulate(settings["length"], key=KEY)[1]
     estimators = {"trajectories": BackwardTrajectories(10), "score": ReverseScore(RecursiveScore(10))}
     runs = {name: gradient(e, p, q, ys) for name, e in estimators.items()}
-    return {"times": in_turns(runs, settings["offline_rounds"])}
+    return {"times": compared(runs, settings["offline_rounds"])}
 
 
 def per_step(settings: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +239,7 @@ def python(settings: dict[str, Any]) -> dict[str, Any]:
         return info.elbo
 
     runs = {"scan": scan, "step": one_by_one}
-    return {"times": in_turns(runs, max(2, settings["rounds"] // 2), count)}
+    return {"times": compared(runs, max(2, settings["rounds"] // 2), count)}
 
 
 def paris(p: LinearGaussian, ys, N: int, M: int = 2) -> Program:
@@ -312,7 +304,7 @@ def smoothing(settings: dict[str, Any]) -> dict[str, Any]:
         f"ours, corrected weights, N = {N}": additive(q, ys, N, MomentCorrected(Quadratic(cross=True))),
     }
     runs |= {f"PaRIS, N = {n}": paris(p, ys, n) for n in chosen["paris"]}
-    times = in_turns(runs, 3, len(ys))
+    times = compared(runs, 3, len(ys))
     for name, program in runs.items():
         keys = jax.random.split(KEY, chosen["replicates"])
         errors = np.array([program.compiled(ys, key) for key in keys]) - exact
@@ -353,7 +345,7 @@ def filtering(settings: dict[str, Any]) -> dict[str, Any]:
         "cuthbert, particles": Program(bootstrap, ys),
         "ours, particles": lambda: metrics.particle_limit(p, ys, None, N, 1, key=KEY).filtered,
     }
-    return {"times": in_turns(runs, settings["offline_rounds"], len(ys))}
+    return {"times": compared(runs, settings["offline_rounds"], len(ys))}
 
 
 def resident() -> float:
@@ -398,7 +390,7 @@ def scaling(settings: dict[str, Any], name: str) -> dict[str, Any]:
             sensitivity = Truncated(2) if name in ("d", "M") else Forward()
             program, each = streamed(RecursiveScore(sizes["N"], weights, sensitivity), p, q, steps), steps
         size = flatten(q)[0].size if name == "P" else value
-        found[str(size)] = in_turns({"": program}, settings["rounds"] // 2, each)[""]
+        found[str(size)] = compared({"": program}, settings["rounds"] // 2, each)[""]
         jax.clear_caches()
     return {"times": found}
 

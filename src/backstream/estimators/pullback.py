@@ -25,18 +25,10 @@ def pull_back(
     points: Float[Array, "n d"],
 ) -> Cotangents:
     """Cotangents of function(q, a, x^i) to λ and to a, for each i; those of a are `to_now`."""
-    a, restore = ravel_pytree(state)
-
-    def flat(q, a, x):
-        return function(q, restore(a), x)
-
-    some, starts, rebuild, (reads_state, _) = read_arrays(flat, q, a, points[0])
+    read, some, a, starts, reads_state = _reading(function, q, state, points[0])
 
     def one(x, cotangent):
-        def of_what_is_read(some, a):
-            return flat(rebuild(some), a if reads_state else jax.lax.stop_gradient(a), x)
-
-        _, vjp = jax.vjp(of_what_is_read, some, a)
+        _, vjp = jax.vjp(lambda some, a: read(some, a if reads_state else jax.lax.stop_gradient(a), x), some, a)
         return vjp(cotangent)
 
     rows, to_state = jax.vmap(one)(points, cotangents)
@@ -52,16 +44,23 @@ def pull_back_mean(
     row: Float[Array, " n"],
 ) -> Cotangents:
     """The mean of these rows under the weights `row`, by a single pullback: none of them is ever formed."""
+    read, some, a, starts, reads_state = _reading(function, q, state, points[0])
+
+    def mean(some, a):
+        return (row[:, None] * cotangents * jax.vmap(lambda x: read(some, a, x))(points)).sum()
+
+    to_some, to_state = jax.grad(mean, argnums=(0, 1))(some, a)
+    direct = [Columns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
+    return Cotangents(direct, None, to_state if reads_state else None)
+
+
+def _reading(function, q: BackwardFamily, state: PyTree, point: Float[Array, " d"]):
+    """The same function of the arrays of λ that it reads, of the flat state and of x; those arrays, the flat state,
+    where in λ the arrays start, and whether the state is read."""
     a, restore = ravel_pytree(state)
 
     def flat(q, a, x):
         return function(q, restore(a), x)
 
-    some, starts, rebuild, (reads_state, _) = read_arrays(flat, q, a, points[0])
-
-    def mean(some, a):
-        return (row[:, None] * cotangents * jax.vmap(lambda x: flat(rebuild(some), a, x))(points)).sum()
-
-    to_some, to_state = jax.grad(mean, argnums=(0, 1))(some, a)
-    direct = [Columns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
-    return Cotangents(direct, None, to_state if reads_state else None)
+    some, starts, rebuild, (reads_state, _) = read_arrays(flat, q, a, point)
+    return lambda some, a, x: flat(rebuild(some), a, x), some, a, starts, reads_state

@@ -175,15 +175,12 @@ class OnlineLearner(eqx.Module):
         settled, info = self._settle(state, carry, estimate, filtered, finite)
         return settled._replace(**self._averaged(state, moved, finite)), info
 
-    def _move(self, state: LearnerState, increment: Estimate, length: Array | None = None) -> tuple["Moved", Array]:
-        """λ and θ one step further along an increment, `length` times as far if that is given, and whether they are
-        finite."""
+    def _move(self, state: LearnerState, increment: Estimate, length: Array | float = 1.0) -> tuple["Moved", Array]:
+        """λ and θ one step further along an increment, `length` times as far, and whether they are finite."""
 
         def apply(values, updates):
-            times = length
-            if times is not None:
-                updates = jax.tree.map(lambda leaf: times.astype(leaf.dtype) * leaf, updates)
-            return optax.apply_updates(values, updates)
+            longer = jax.tree.map(lambda leaf: jnp.asarray(length, leaf.dtype) * leaf, updates)
+            return optax.apply_updates(values, longer)
 
         lam = eqx.filter(state.q, eqx.is_inexact_array)
         updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
