@@ -3,6 +3,7 @@
 import json
 import resource
 import subprocess
+import tomllib
 
 import numpy as np
 import pandas
@@ -43,6 +44,8 @@ def test_from_simulation_to_forecast(tmp_path):
     printed = here("stream", "chaotic-rnn", obs, "--config", config, "--out", folder, *SMALL, "--print").stdout
     rows = [json.loads(line) for line in printed.splitlines()]
     assert [row["row"] for row in rows] == list(range(130)) and len(rows[0]["mean"]) == len(rows[0]["std"]) == 1
+    made_with = tomllib.loads((folder / "config.toml").read_text())
+    assert rows[0]["config"] == made_with and "version" in made_with and "config" not in rows[1]
 
     here("smooth", folder, obs)
     smoothed = pq.read_table(folder / "smoothed.parquet")
@@ -54,6 +57,7 @@ def test_from_simulation_to_forecast(tmp_path):
     assert all(low < high for low, high in zip(ahead["y0_lower"], ahead["y0_upper"], strict=True))
 
     found = json.loads(here("evaluate", folder, "--states", states, "--source", obs, "--json").stdout)
+    assert found["config"]["version"] == backstream.__version__
     truth = np.loadtxt(states, skiprows=1)
     mean = smoothed["mean_0"].to_numpy()
     assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.mean(np.abs(mean - truth)), rel=1e-4)
@@ -84,6 +88,7 @@ def test_a_users_own_model_in_a_file(tmp_path):
     assert "noise = 0.5" in (folder / "config.toml").read_text()
     printed = here("smooth", folder, obs, "--out", "-").stdout.splitlines()
     assert len(printed) == 40 and json.loads(printed[-1])["row"] == 39
+    assert json.loads(printed[0])["config"] == tomllib.loads((folder / "config.toml").read_text())
     file.write_text(OWN.replace("0.1", "0.2"))
     refused = here("smooth", folder, obs, check=2).stderr
     assert "source of the model" in refused and str(file) in refused and "changed" in refused

@@ -32,6 +32,7 @@ def evaluate(
 
     Example: backstream evaluate run/ --states states.csv --source obs.csv --limit 10000
     """
+    from dataclasses import asdict
     from statistics import NormalDist
 
     import numpy as np
@@ -85,7 +86,7 @@ def evaluate(
             ]
     if as_json:
         found = {name: {"rmse": error, "coverage": covered} for name, error, covered in lines}
-        json.dump(found, sys.stdout, indent=1)
+        json.dump(found | {"config": asdict(opened.config)}, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         _show(lines, len(known))

@@ -204,6 +204,7 @@ def _learn(
     from backstream.io.errors import InputError, RunError
     from backstream.io.progress import ProgressLine
     from backstream.io.sources import open_source
+    from backstream.io.tables import write_rows
 
     model, choice = find(config.model.name, config.model.parameters, expected, path)
     try:
@@ -221,7 +222,7 @@ def _learn(
         raise
     config = replace(config, model=choice, columns=source.columns)
     prepared = streaming.prepare(model, config)
-    last, warnings, refused, learn = 0, 0, 0, streaming.learn
+    last, warnings, refused, told, learn = 0, 0, 0, False, streaming.learn
     if config.columns.key is not None:
         learn = partial(keyed.learn, mesh=others.mesh())
     stopped = others.agree(config, stop.requested)
@@ -243,7 +244,8 @@ def _learn(
                     line.say(f"{whose} {report.t:,} rows: {warning}")
             if shown and others.is_first():
                 try:
-                    _print(piece.rows)
+                    write_rows(_printed(piece.rows), None if told else config.text())
+                    told = True
                 except BrokenPipeError:
                     silence_stdout()
                     where = "" if path is None else f" Everything up to there is saved in {path}."
@@ -257,17 +259,13 @@ def _learn(
         print(f"{last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
 
 
-def _print(rows: Any) -> None:
-    import json
-
+def _printed(rows: Any) -> list[dict[str, Any]]:
     import numpy as np
 
-    lines = []
+    printed = []
     for i in range(len(rows.mean)):
         row = {"row": rows.first + i} | ({} if rows.keys is None else {"key": rows.keys[i]})
         row |= {} if rows.times is None else {"time": rows.times[i]}
         known = not np.isnan(rows.mean[i]).any()  # not so where the row could not be used
-        row |= {"mean": rows.mean[i].tolist(), "std": rows.std[i].tolist()} if known else {"mean": None, "std": None}
-        lines.append(json.dumps(row) + "\n")
-    sys.stdout.write("".join(lines))
-    sys.stdout.flush()
+        printed.append(row | {name: getattr(rows, name)[i].tolist() if known else None for name in ("mean", "std")})
+    return printed

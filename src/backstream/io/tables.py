@@ -3,7 +3,9 @@
 import io
 import json
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,11 +19,23 @@ from .sources import SUFFIXES
 
 
 def write_result(table: pa.Table, out: str | Path, config: str) -> None:
-    """A table of what was learned. Beside CSV and JSON Lines, which have no place for it, the configuration and the
-    version lie in a file of their own: `smoothed.csv.toml` for `smoothed.csv`."""
+    """A table of what was learned, "-" for JSON Lines on standard output, where the first row says how it was made.
+    Beside CSV and JSON Lines in files, which have no place for it, the configuration and the version lie in a file of
+    their own: `smoothed.csv.toml` for `smoothed.csv`."""
+    if str(out) == "-":
+        write_rows(table.to_pylist(), config)
+        return
     write_table(table, out, config)
-    if str(out) != "-" and check_suffix(Path(out)) != "parquet":
+    if check_suffix(Path(out)) != "parquet":
         atomic.write(Path(f"{out}.toml"), config.encode())
+
+
+def write_rows(rows: list[dict[str, Any]], config: str | None) -> None:
+    """JSON Lines on standard output. The first row carries the configuration, the version in it, where one is given."""
+    if rows and config is not None:
+        rows = [rows[0] | {"config": tomllib.loads(config)}, *rows[1:]]
+    sys.stdout.write(_jsonl(rows))
+    sys.stdout.flush()
 
 
 def write_table(table: pa.Table, out: str | Path, config: str) -> None:
@@ -30,8 +44,7 @@ def write_table(table: pa.Table, out: str | Path, config: str) -> None:
     Parquet carries the version and the text of the configuration.
     """
     if str(out) == "-":
-        sys.stdout.write(_jsonl(table))
-        sys.stdout.flush()
+        write_rows(table.to_pylist(), None)
         return
     path, buffer = Path(out), io.BytesIO()
     kind = check_suffix(path)
@@ -40,7 +53,7 @@ def write_table(table: pa.Table, out: str | Path, config: str) -> None:
     elif kind == "csv":
         pyarrow.csv.write_csv(table, buffer)
     else:
-        buffer.write(_jsonl(table).encode())
+        buffer.write(_jsonl(table.to_pylist()).encode())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, buffer.getvalue())
@@ -55,5 +68,5 @@ def check_suffix(path: Path) -> str:
     return SUFFIXES[path.suffix.lower()]
 
 
-def _jsonl(table: pa.Table) -> str:
-    return "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+def _jsonl(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
