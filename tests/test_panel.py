@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from backstream.estimators import FixedLag, RecursiveScore, Renewal, moments
-from backstream.learning import OnlineLearner, Panel
+from backstream.learning import OnlineLearner, Panel, layout
 from backstream.learning.averaging import Averaging
 from linear_gaussian import family, model
 
@@ -48,9 +48,11 @@ def assert_close(one, other):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-def test_a_stream_in_a_panel_is_as_it_would_be_alone():
+@pytest.mark.parametrize("least_whole", [layout.LEAST_WHOLE, 1], ids=["working set", "in place"])
+def test_a_stream_in_a_panel_is_as_it_would_be_alone(least_whole, monkeypatch):
     """Own λ, ragged ticks, missing values; a slot is emptied and used again, the panel grows and shrinks meanwhile, and
-    a slot without a row keeps its bits."""
+    a slot without a row keeps its bits. In a working set of its slots, and on the slots themselves."""
+    monkeypatch.setattr(layout, "LEAST_WHOLE", least_whole)
     made = learner(WINDOW)
     panel = Panel(made, family(), key=KEY, common=False, lanes=2)
     state = panel.begin(panel.open(2), [0, 1], [NAMES[0], NAMES[1]])

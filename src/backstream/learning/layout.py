@@ -8,6 +8,8 @@ MOST_TICKS, MOST_ROWS = 256, 2**14
 """In one compiled call, if they can be chosen."""
 LEAST_SET = 8
 """The smallest working set."""
+LEAST_WHOLE = 512
+"""Slots of a shard from which to copy nearly all of them costs more than to compile for their number."""
 NOWHERE = np.iinfo(np.int32).max
 """The place of what is not there."""
 
@@ -16,13 +18,14 @@ class Layout(NamedTuple):
     """Where rows go: [shard, chunk, lane].
 
     The program that does the work sees only the slots that have rows in it, in a working set whose size is one of few:
-    it is the same however large the panel is, and is not compiled anew when that grows.
+    it is the same however large the panel is, and is not compiled anew when that grows. Where the working set would be
+    as large as a large panel, it is the panel itself, and nothing is copied.
     """
 
     count: int
     """Rows that found room."""
-    taken: np.ndarray
-    """[shard, place in the working set]: the slot in its shard; NOWHERE where there is none."""
+    taken: np.ndarray | None
+    """[shard, place in the working set]: the slot in its shard; NOWHERE where there is none. None: all slots."""
     index: np.ndarray
     """The place in the working set of each row; NOWHERE where there is no row."""
     offsets: np.ndarray
@@ -32,8 +35,9 @@ class Layout(NamedTuple):
     """Of each row."""
 
     @classmethod
-    def of(cls, slots: np.ndarray, tick: np.ndarray, shards: int, lanes: int) -> "Layout":
-        """As many of the rows as fit, in whole ticks, and one at least: where that is too long, room is doubled."""
+    def of(cls, slots: np.ndarray, tick: np.ndarray, shards: int, lanes: int, capacity: int) -> "Layout":
+        """As many of the rows as fit, in whole ticks, and one at least: where that is too long, room is doubled.
+        `capacity` is that of each shard."""
         chunks = max(16, min(MOST_TICKS, MOST_ROWS // lanes))
         shard, local, tick = slots % shards, slots // shards, tick - tick[0]
         total = int(tick[-1]) + 1
@@ -60,11 +64,13 @@ class Layout(NamedTuple):
         size = LEAST_SET
         while size < max(len(found) for found, _ in each):
             size *= 8
-        taken = np.full((shards, size), NOWHERE, np.int32)
+        taken = None
+        if size < capacity or capacity < LEAST_WHOLE:
+            taken = np.full((shards, size), NOWHERE, np.int32)
+            for d, (found, where) in enumerate(each):
+                taken[d, : len(found)] = found
+                local[shard == d] = where
         index = np.full((shards, chunks, lanes), NOWHERE, np.int32)
-        for d, (found, where) in enumerate(each):
-            taken[d, : len(found)] = found
-            local[shard == d] = where
         index[place] = local
         return cls(count, taken, index, offsets, ticks, place)
 

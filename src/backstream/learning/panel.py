@@ -9,6 +9,7 @@ common, its gradient, once a tick. The axis `particles` divides the samples of `
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -139,23 +140,32 @@ class Panel(eqx.Module):
         slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), _like(self.q, ys)
         check_observations(check_model(self.learner.model, self.u), ys)
         tick = np.concatenate([[0], np.cumsum(ticks[1:] != ticks[:-1])]) if len(ticks) else ticks
-        if len(np.unique(np.stack([tick, slots]), axis=1).T) < len(slots):
+        if len(np.unique(tick * state.capacity + slots)) < len(slots):
             raise ValueError("A slot has two rows in one tick: give the second a tick of its own.")
         collected, start = [], 0
         while start < len(slots):
-            layout = Layout.of(slots[start:], tick[start:], self.shards, self.lanes)
+            layout = Layout.of(slots[start:], tick[start:], self.shards, self.lanes, state.capacity // self.shards)
             rows = slice(start, start + layout.count)
             laid = jax.tree.map(layout.lay, jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], (ys, inputs)))
-            taken = self._put(layout.taken)
-            working = PanelState(_gathered(self, state.slots, taken), state.common)
-            rows = self._put((layout.index, *laid, layout.offsets))
-            working, infos = _advanced((self, *rows, np.asarray(layout.ticks)), working)
-            state = PanelState(_scattered((self, working.slots, taken), state.slots), working.common)
-            collected.append(jax.tree.map(layout.unlay, fetch(infos)))
+            state, infos = self._through(state, layout, self._put((layout.index, *laid, layout.offsets)))
+            collected.append(jax.tree.map(layout.unlay, _fetch(infos)))
             start += layout.count
         if not collected:
             collected = [jax.tree.map(np.asarray, blank_infos(0, self.q.state_dim, ys.dtype))]
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
+
+    def _through(self, state: PanelState, layout: Layout, rows: PyTree) -> tuple[PanelState, Info]:
+        """The panel after one compiled call on the slots that have rows in it."""
+        ticks = np.asarray(layout.ticks)
+        if layout.taken is None:
+            return _advanced((self, *rows, ticks), state)
+        taken = self._put(layout.taken)
+        held, rebuild = _leaves(state.slots)
+        shardings = tuple(leaf.sharding for leaf in held)
+        working = PanelState(rebuild(_gathered(held, taken, shardings)), state.common)
+        working, infos = _advanced((self, *rows, ticks), working)
+        held = _scattered(held, _leaves(working.slots)[0], taken, shardings)
+        return PanelState(rebuild(held), working.common), infos
 
     def _local(self, capacity: int) -> int:
         if capacity < 1:
@@ -248,14 +258,17 @@ def _here(leaf: Any) -> Any:
     return jnp.asarray(np.asarray(leaf))
 
 
-def fetch(tree: PyTree) -> PyTree:
-    """Arrays of all devices, as NumPy's: from other processes too."""
-    leaves = jax.tree.leaves(tree)
-    if all(leaf.is_fully_addressable for leaf in leaves):
-        return jax.tree.map(np.asarray, tree)
-    from jax.experimental import multihost_utils
-
-    return multihost_utils.process_allgather(tree, tiled=True)
+def _fetch(infos: Info) -> Info:
+    """What is told of rows [shard, chunk, lane], as NumPy's arrays: from other processes too, in one exchange."""
+    if infos.t.is_fully_addressable:
+        return jax.tree.map(np.asarray, infos)
+    parts, start = [], 0
+    gathered = np.asarray(_as_bytes(infos, NamedSharding(infos.t.sharding.mesh, PartitionSpec())))
+    for leaf in infos:
+        end = start + leaf.dtype.itemsize * math.prod(leaf.shape[3:])
+        parts.append(np.ascontiguousarray(gathered[..., start:end]).view(leaf.dtype).reshape(leaf.shape))
+        start = end
+    return Info(*parts)
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
@@ -342,37 +355,56 @@ def _whole(slot: LearnerState, common: LearnerState | None) -> LearnerState:
     return slot if common is None else slot._replace(**{name: getattr(common, name) for name in COMMON})
 
 
-@eqx.filter_jit
-def _gathered(panel: Panel, slots: LearnerState, taken: Array) -> LearnerState:
+def _leaves(slots: LearnerState) -> tuple[list[Array], Any]:
+    """The arrays of some slots, and what makes slots of such arrays: a list is dispatched faster than a tree."""
+    leaves, structure = jax.tree.flatten(slots)
+    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
+
+    def rebuild(arrays):
+        new = iter(arrays)
+        return jax.tree.unflatten(structure, [next(new) if eqx.is_array(leaf) else leaf for leaf in leaves])
+
+    return arrays, rebuild
+
+
+@partial(jax.jit, static_argnums=2)
+def _gathered(slots: list[Array], taken: Array, shardings: tuple[NamedSharding, ...]) -> list[Array]:
     """The working set: some slots of each shard."""
 
     def take(leaf, taken):
         return jax.vmap(lambda slots, places: slots.at[places].get(mode="clip"))(leaf, taken)
 
-    arrays, static = eqx.partition(slots, eqx.is_array)
-    rows = eqx.combine(jax.tree.map(lambda leaf: _by_shard(panel, take)(leaf, taken), arrays), static)
-    return panel._placed(PanelState(rows, None)).slots
+    rows = [_by_shard(take, to)(leaf, taken) for leaf, to in zip(slots, shardings, strict=True)]
+    return jax.lax.with_sharding_constraint(rows, list(shardings))
 
 
-@eqx.filter_jit(donate="all-except-first")
-def _scattered(rest: tuple[Panel, LearnerState, Array], slots: LearnerState) -> LearnerState:
+@partial(jax.jit, static_argnums=3, donate_argnums=0)
+def _scattered(slots: list[Array], rows: list[Array], taken: Array, shardings: tuple[NamedSharding, ...]):
     """All slots, with the working set put back."""
-    panel, rows, taken = rest
 
     def put(leaf, new, taken):
         return jax.vmap(lambda slots, new, places: slots.at[places].set(new, mode="drop"))(leaf, new, taken)
 
-    arrays, static = eqx.partition(slots, eqx.is_array)
-    new = eqx.filter(rows, eqx.is_array)
-    arrays = jax.tree.map(lambda leaf, new: _by_shard(panel, put)(leaf, new, taken), arrays, new)
-    return panel._placed(PanelState(eqx.combine(arrays, static), None)).slots
+    slots = [_by_shard(put, to)(leaf, new, taken) for leaf, new, to in zip(slots, rows, shardings, strict=True)]
+    return jax.lax.with_sharding_constraint(slots, list(shardings))
 
 
-def _by_shard(panel: Panel, function: Any) -> Any:
+def _by_shard(function: Any, sharding: NamedSharding) -> Any:
     spec = PartitionSpec(STREAMS)
     return jax.shard_map(
-        function, mesh=panel.mesh, in_specs=spec, out_specs=spec, axis_names={STREAMS}, check_vma=False
+        function, mesh=sharding.mesh, in_specs=spec, out_specs=spec, axis_names={STREAMS}, check_vma=False
     )
+
+
+@partial(jax.jit, static_argnums=1)
+def _as_bytes(infos: Info, everywhere: NamedSharding) -> Array:
+    """All that is told of each row side by side, on every device."""
+
+    def of(leaf):
+        leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint8).reshape(*infos.t.shape, -1)
+
+    return jax.lax.with_sharding_constraint(jnp.concatenate([of(leaf) for leaf in infos], axis=-1), everywhere)
 
 
 @eqx.filter_jit(donate="all-except-first")
