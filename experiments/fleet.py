@@ -17,14 +17,17 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 
+from backstream.estimators import FixedLag, RecursiveScore, Renewal
 from backstream.families import Innovation
 from backstream.io.checkpoints import wait_for_all
 from backstream.io.hosts import build_mesh, join
-from backstream.learning import Panel, Settings, default_learner
+from backstream.learning import OnlineLearner, Panel, Settings, default_learner
 from backstream.models import ChaoticRNN
 
 from .harness import Judge, Results, console
@@ -46,6 +49,9 @@ SETTINGS = {
     "divided_streams": 4096,
     "divided_ticks": 4,
     "divided_blocks": 12,
+    "working_streams": 2048,
+    "windows": [[8, 4], [16, 4], [32, 4], [16, 8]],
+    "particles": [50, 100, 200],
 }
 
 
@@ -157,30 +163,44 @@ def many_short(seed: int) -> dict:
     return judged(p, keys, state.common.average) | {"steps": int(state.common.t)}
 
 
-def divided(processes: int) -> dict:
-    """Independent streams, each with its own λ, over processes of one core each on the loopback interface."""
+def together(task: str, processes: int) -> list[dict]:
+    """What each of some processes found that did `task` together on the loopback interface."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
-    code = "import json, sys; from experiments.fleet import part; print(json.dumps(part(*json.loads(sys.argv[1]))))"
-    arguments = [json.dumps([address, processes, index]) for index in range(processes)]
+    code = "import json, sys; from experiments import fleet; print(json.dumps(fleet.part(*json.loads(sys.argv[1]))))"
+    arguments = [json.dumps([task, address, processes, index]) for index in range(processes)]
     children = [
         subprocess.Popen([sys.executable, "-c", code, one], stdout=subprocess.PIPE, text=True) for one in arguments
     ]
-    found = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
-    rows = SETTINGS["divided_streams"] * SETTINGS["divided_ticks"]
-    slower = {name: max(part[name] for part in found) for name in found[0]}
-    return {"processes": processes, "rows": rows, **slower, "per_second": round(rows / slower["seconds"])}
+    return [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
 
 
-def part(address: str, processes: int, index: int) -> dict:
-    """One of them: seconds for a block of ticks, at the end of which they wait for each other."""
+def part(task: str, address: str, processes: int, index: int) -> dict:
+    """One of them, on a core of its own."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index % len(os.sched_getaffinity(0))]})
     part_ways = None
     if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         part_ways = join(address, processes, index, 600, "The other process went away.")
         wait_for_all("the start")  # gloo waits no longer than 30 s for a first meeting, and compiling may take longer
+    found = {"blocks": blocks, "crossing": crossing}[task]()
+    if part_ways is not None:
+        wait_for_all("the end")
+        part_ways()
+    return found
+
+
+def divided(processes: int) -> dict:
+    """Independent streams, each with its own λ, over processes of one core each."""
+    found = together("blocks", processes)
+    rows = SETTINGS["divided_streams"] * SETTINGS["divided_ticks"]
+    slower = {name: max(part[name] for part in found) for name in found[0]}
+    return {"processes": processes, "rows": rows, **slower, "per_second": round(rows / slower["seconds"])}
+
+
+def blocks() -> dict:
+    """Seconds for a block of ticks, at the end of which the processes have each other's results."""
     count, ticks = SETTINGS["divided_streams"], SETTINGS["divided_ticks"]
     panel, state = opened(count, False, build_mesh())
     every, ys = np.arange(count), np.zeros((count, SETTINGS["dim"]))
@@ -193,10 +213,45 @@ def part(address: str, processes: int, index: int) -> dict:
             state, _ = panel.read(state, every, np.zeros(count), ys)
         seconds.append(time.monotonic() - began)
         processor.append(time.process_time() - used)
-    if part_ways is not None:
-        wait_for_all("the end")
-        part_ways()
     return {"seconds": round(np.median(seconds), 3), "processor_seconds": round(np.median(processor), 3)}
+
+
+def crossing() -> dict:
+    """Bytes on the loopback interface, all of its packets counted: for a row with λ of its own, and what a tick of a
+    common λ adds."""
+    count, tick_rows, repeats = SETTINGS["divided_streams"], SETTINGS["tick_rows"], 5
+    every, ys = np.arange(count), np.zeros((count, SETTINGS["dim"]))
+    found = []
+    for common in (False, True):
+        panel, state = opened(count, common, build_mesh())
+        state, _ = panel.read(state, every, every // tick_rows, ys)
+        wait_for_all(f"before, {common}")
+        began = loopback_bytes()
+        for _ in range(repeats):
+            state, _ = panel.read(state, every, every // tick_rows, ys)
+        wait_for_all(f"after, {common}")
+        found.append((loopback_bytes() - began) / repeats)
+    own, common = found
+    return {"per_row": round(own / count, 1), "per_tick": round((common - own) / (count / tick_rows))}
+
+
+def loopback_bytes() -> int:
+    """Sent so far, since the machine started; Linux."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
+
+
+def work(estimator, streams: int) -> float:
+    """Processor microseconds for one observation of many streams with a common λ."""
+    p, q, keys = case()
+    panel = Panel(OnlineLearner(p, estimator, optax.adam(1e-3)), q, key=keys[2], common=True, lanes=SETTINGS["lanes"])
+    state = panel.begin(panel.open(streams), np.arange(streams), names(streams))
+    ys, taken = np.zeros((streams, SETTINGS["dim"])), []
+    for _ in range(SETTINGS["warm_ticks"] + SETTINGS["ticks"]):
+        began = time.process_time()
+        state, _ = panel.read(state, np.arange(streams), np.zeros(streams), ys)
+        taken.append(time.process_time() - began)
+    return round(1e6 * np.median(taken[SETTINGS["warm_ticks"] :]) / streams, 2)
 
 
 def judged(p, keys, q) -> dict:
@@ -214,6 +269,16 @@ def main() -> None:
     console.print(results.run(f"peak, {most} streams", lambda: apart(most)))
     for processes in (1, 2):
         console.print(results.run(f"processes, {processes}", lambda processes=processes: divided(processes)))
+    console.print(results.run("network", lambda: together("crossing", 2)[0]))
+    for lag, trajectories in SETTINGS["windows"]:
+        name = f"work, window of {lag}, {trajectories} trajectories"
+        window = FixedLag(lag, trajectories)
+        console.print(name, results.run(name, lambda window=window: work(window, SETTINGS["working_streams"])))
+    for particles in SETTINGS["particles"]:
+        score = RecursiveScore(particles, objective=Renewal(0.9))
+        streams = SETTINGS["working_streams"] // 8
+        name = f"work, recursion with {particles} particles"
+        console.print(name, results.run(name, lambda score=score, streams=streams: work(score, streams)))
     for seed in SETTINGS["seeds"]:
         p, q, keys = case(seed)
         judge = Judge(p, SETTINGS["fresh"], key=jax.random.fold_in(keys[0], 1))

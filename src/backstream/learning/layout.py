@@ -81,3 +81,14 @@ class Layout(NamedTuple):
 
     def unlay(self, laid: np.ndarray) -> np.ndarray:
         return laid[self.place]
+
+    def dense(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each shard's rows lie, counted over chunks and lanes, [shard, rank], with room for the next power of
+        two; and the rank of each row."""
+        shard, chunk, lane = self.place
+        each = [np.flatnonzero(shard == d) for d in range(len(self.index))]
+        size = 1 << (max(len(rows) for rows in each) - 1).bit_length()
+        at, rank = np.zeros((len(each), size), np.int32), np.empty(self.count, np.int64)
+        for d, rows in enumerate(each):
+            at[d, : len(rows)], rank[rows] = (chunk * self.index.shape[2] + lane)[rows], np.arange(len(rows))
+        return at, rank

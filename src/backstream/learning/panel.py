@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
@@ -148,7 +149,7 @@ class Panel(eqx.Module):
             rows = slice(start, start + layout.count)
             laid = jax.tree.map(layout.lay, jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], (ys, inputs)))
             state, infos = self._through(state, layout, self._put((layout.index, *laid, layout.offsets)))
-            collected.append(jax.tree.map(layout.unlay, _fetch(infos)))
+            collected.append(self._told(infos, layout))
             start += layout.count
         if not collected:
             collected = [jax.tree.map(np.asarray, blank_infos(0, self.q.state_dim, ys.dtype))]
@@ -166,6 +167,20 @@ class Panel(eqx.Module):
         working, infos = _advanced((self, *rows, ticks), working)
         held = _scattered(held, _leaves(working.slots)[0], taken, shardings)
         return PanelState(rebuild(held), working.common), infos
+
+    def _told(self, infos: Info, layout: Layout) -> Info:
+        """What is told of each row, as NumPy's arrays: from other processes too, in one exchange of bytes."""
+        if infos.t.is_fully_addressable:
+            return jax.tree.map(lambda leaf: layout.unlay(np.asarray(leaf)), infos)
+        at, rank = layout.dense()
+        rows = np.asarray(_as_bytes(infos, self._put(at), self.mesh))[layout.place[0], rank]
+        parts, start = [], 0
+        for leaf in infos:
+            shape = leaf.shape[3:]
+            end = start + leaf.dtype.itemsize * math.prod(shape)
+            parts.append(np.ascontiguousarray(rows[:, start:end]).view(leaf.dtype).reshape(len(rows), *shape))
+            start = end
+        return Info(*parts)
 
     def _local(self, capacity: int) -> int:
         if capacity < 1:
@@ -256,19 +271,6 @@ def _here(leaf: Any) -> Any:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jnp.asarray(np.asarray(jax.random.key_data(leaf))))
     return jnp.asarray(np.asarray(leaf))
-
-
-def _fetch(infos: Info) -> Info:
-    """What is told of rows [shard, chunk, lane], as NumPy's arrays: from other processes too, in one exchange."""
-    if infos.t.is_fully_addressable:
-        return jax.tree.map(np.asarray, infos)
-    parts, start = [], 0
-    gathered = np.asarray(_as_bytes(infos, NamedSharding(infos.t.sharding.mesh, PartitionSpec())))
-    for leaf in infos:
-        end = start + leaf.dtype.itemsize * math.prod(leaf.shape[3:])
-        parts.append(np.ascontiguousarray(gathered[..., start:end]).view(leaf.dtype).reshape(leaf.shape))
-        start = end
-    return Info(*parts)
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ def _gathered(slots: list[Array], taken: Array, shardings: tuple[NamedSharding, 
     def take(leaf, taken):
         return jax.vmap(lambda slots, places: slots.at[places].get(mode="clip"))(leaf, taken)
 
-    rows = [_by_shard(take, to)(leaf, taken) for leaf, to in zip(slots, shardings, strict=True)]
+    rows = [_by_shard(take, to.mesh)(leaf, taken) for leaf, to in zip(slots, shardings, strict=True)]
     return jax.lax.with_sharding_constraint(rows, list(shardings))
 
 
@@ -385,26 +387,27 @@ def _scattered(slots: list[Array], rows: list[Array], taken: Array, shardings: t
     def put(leaf, new, taken):
         return jax.vmap(lambda slots, new, places: slots.at[places].set(new, mode="drop"))(leaf, new, taken)
 
-    slots = [_by_shard(put, to)(leaf, new, taken) for leaf, new, to in zip(slots, rows, shardings, strict=True)]
+    slots = [_by_shard(put, to.mesh)(leaf, new, taken) for leaf, new, to in zip(slots, rows, shardings, strict=True)]
     return jax.lax.with_sharding_constraint(slots, list(shardings))
 
 
-def _by_shard(function: Any, sharding: NamedSharding) -> Any:
+def _by_shard(function: Any, mesh: Any) -> Any:
     spec = PartitionSpec(STREAMS)
-    return jax.shard_map(
-        function, mesh=sharding.mesh, in_specs=spec, out_specs=spec, axis_names={STREAMS}, check_vma=False
-    )
+    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={STREAMS}, check_vma=False)
 
 
-@partial(jax.jit, static_argnums=1)
-def _as_bytes(infos: Info, everywhere: NamedSharding) -> Array:
-    """All that is told of each row side by side, on every device."""
+@partial(jax.jit, static_argnums=2)
+def _as_bytes(infos: Info, at: Array, mesh: Mesh) -> Array:
+    """[shard, rank, bytes]: all that is told of each row, on every device."""
 
     def of(leaf):
         leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
-        return jax.lax.bitcast_convert_type(leaf, jnp.uint8).reshape(*infos.t.shape, -1)
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint8).reshape(leaf.shape[0], -1, leaf[0, 0, 0].nbytes)
 
-    return jax.lax.with_sharding_constraint(jnp.concatenate([of(leaf) for leaf in infos], axis=-1), everywhere)
+    def rows(infos, at):
+        return jax.vmap(lambda told, at: told[at])(jnp.concatenate([of(leaf) for leaf in infos], axis=-1), at)
+
+    return jax.lax.with_sharding_constraint(_by_shard(rows, mesh)(infos, at), NamedSharding(mesh, PartitionSpec()))
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -466,7 +469,8 @@ class _Shard:
 
             slots, total, infos = jax.lax.fori_loop(*between, chunk, (slots, none, infos))
             if common is not None:
-                common = self._move(common, *jax.lax.psum(total, STREAMS))
+                flat, unravel = ravel_pytree(total)  # one exchange, not one for each array of λ
+                common = self._move(common, *unravel(jax.lax.psum(flat, STREAMS)))
             return slots, eqx.filter(common, eqx.is_array), infos
 
         slots, common = eqx.filter(state.slots, eqx.is_array), eqx.filter(state.common, eqx.is_array)
