@@ -133,10 +133,12 @@ def figure(content: dict[str, Any]):
             width = max(1, len(errors[0]) // 20)
             mean = np.convolve(np.mean(errors, axis=0), np.ones(width) / width, mode="valid")
             axes.plot(np.arange(len(mean)) + width, mean, style, color=colour, label=name)
-    limits = over_seeds(content["parts"], "limit", "filtering")
-    if limits:
-        axes.axhline(np.mean(limits), color=BLACK, linestyle=":", linewidth=1, label="particle limit")
-    axes.set(xlabel="observation", ylabel="filtering RMSE, running mean", ylim=(0, 0.5))
+    for kind, style, label in (("filtering", ":", "particle limit"), ("raw", "--", "the observation itself")):
+        lines = over_seeds(content["parts"], "limit", kind)
+        if lines:
+            axes.axhline(np.mean(lines), color=BLACK, linestyle=style, linewidth=1, label=label)
+    axes.set(xlabel="observation", ylabel="filtering RMSE, running mean")
+    axes.set_ylim(bottom=0)
     if axes.lines:
         axes.legend(fontsize="small", frameon=False)
     return drawn

@@ -210,7 +210,7 @@ def figure(content: dict[str, Any]):
         top.plot(t, [row["elbo"] for row in part["curve"]], style, color=colour, markersize=3, label=f"{name}, its own")
         unbiased = [row["unbiased_elbo"] for row in part["curve"]]
         top.plot(t, unbiased, ":", color=colour, label=f"{name}, unbiased")
-    top.set(xlabel="observations read", ylabel="ELBO per observation")
+    top.set(xlabel="observations read", ylabel="ELBO per observation", xscale="log")
     top.set_ylim(bottom=max(top.get_ylim()[0], -40))
     if top.lines:
         top.legend(fontsize="small", frameon=False)

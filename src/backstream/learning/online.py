@@ -14,7 +14,7 @@ from backstream.estimators.branching import branch
 from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
-from backstream.models.density import ModelShape, check_model, check_observations
+from backstream.models.density import check_model, check_observations
 
 from .averaging import Averaging
 from .parameters import ModelParameters
@@ -97,30 +97,17 @@ class OnlineLearner(eqx.Module):
 
     def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
         """Reads the first observation."""
-        return _first(self, q, self._observed(q, np.asarray(y)[None], u)[0], u, key)
+        return _first(self, q, _observed(self.model, q, np.asarray(y)[None], u)[0], u, key)
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
         inputs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], u)
-        state, infos = self.scan(state, np.asarray(y)[None], inputs)
-        return state, jax.tree.map(lambda leaf: leaf[0], infos)
+        state, infos = _scan(self, state, np.asarray(y)[None], inputs)
+        return state, Info(*(leaf[0] for leaf in infos))
 
     def scan(self, state: LearnerState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[LearnerState, Info]:
         """Reads many, in blocks. The state given is used up. However the stream is cut, the bits are the same."""
-        lengths = {len(leaf) for leaf in jax.tree.leaves(inputs)}
-        if lengths - {len(ys)}:
-            raise ValueError(f"There are {len(ys)} rows of observations, but {max(lengths)} of inputs.")
-        if not len(ys):
-            return state, jax.tree.map(np.asarray, blank_infos(0, state.q.state_dim, _dtype(state.q)))
-        first = jax.tree.map(lambda leaf: leaf[0], inputs)
-        observed, collected = self._observed(state.q, ys, first, int(state.t)), []
-        for start in range(0, len(observed), self.block):
-            rows = slice(start, start + self.block)
-            n = len(observed[rows])
-            y, u = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], self.block), (observed, inputs))
-            state, infos = _advance(self, state, y, u, jnp.asarray(n))
-            collected.append(jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:n], infos))
-        return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
+        return _scan(self, state, ys, inputs)
 
     def current_model(self, state: LearnerState) -> StateSpaceModel:
         """p with the averaged θ, or as it was given where it is not learned."""
@@ -130,17 +117,6 @@ class OnlineLearner(eqx.Module):
 
     def _parameters(self) -> ModelParameters:
         return ModelParameters(self.model, self.free)
-
-    def _observed(self, q: BackwardFamily, ys: Any, u: Any, first_row: int = 0) -> np.ndarray:
-        """Rows of observations in the precision of λ, once they are known to be some, there too."""
-        shape, given = self._shape(u), np.asarray(ys)
-        check_observations(shape, given, first_row)
-        observed = _like(q, given)
-        check_observations(shape, observed, first_row)  # what is finite in one precision may not be in another
-        return observed
-
-    def _shape(self, u: Any) -> ModelShape:
-        return check_model(self.model, u)
 
     def _model(self, theta: PyTree) -> StateSpaceModel:
         return self.model if theta is None else self._parameters().model(theta)
@@ -245,6 +221,35 @@ class Moved(NamedTuple):
     model_optimiser: PyTree
 
 
+# Functions, not methods: a method of a module is an object of its own, made anew at each call, which takes as long as
+# a tenth of a step.
+def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> tuple[LearnerState, Info]:
+    lengths = {len(leaf) for leaf in jax.tree.leaves(inputs)}
+    if lengths - {len(ys)}:
+        raise ValueError(f"There are {len(ys)} rows of observations, but {max(lengths)} of inputs.")
+    if not len(ys):
+        return state, jax.tree.map(np.asarray, blank_infos(0, state.q.state_dim, _dtype(state.q)))
+    first = jax.tree.map(lambda leaf: leaf[0], inputs)
+    observed, block, collected = _observed(learner.model, state.q, ys, first, int(state.t)), learner.block, []
+    for start in range(0, len(observed), block):
+        rows = slice(start, start + block)
+        n = len(observed[rows])
+        y, u = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], block), (observed, inputs))
+        state, infos = _advance(learner, state, y, u, np.asarray(n))
+        collected.append([np.asarray(leaf)[:n] for leaf in infos])
+    told: Any = (np.concatenate(parts) for parts in zip(*collected, strict=True))
+    return state, Info(*told)
+
+
+def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, u: Any, first_row: int = 0) -> np.ndarray:
+    """Rows of observations in the precision of λ, once they are known to be some, there too."""
+    shape, given = check_model(p, u), np.asarray(ys)
+    check_observations(shape, given, first_row)
+    observed = _like(q, given)
+    check_observations(shape, observed, first_row)  # what is finite in one precision may not be in another
+    return observed
+
+
 @eqx.filter_jit
 def _first(learner: OnlineLearner, q, y, u, key):
     theta = model_optimiser = None
@@ -272,7 +277,7 @@ def _first(learner: OnlineLearner, q, y, u, key):
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
 
 
-@compiled(donate="all-except-first")
+@compiled(donate=1)
 def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
     """The first n of a block of observations. One program for every n, so that how a stream is cut changes no bit."""
     arrays, static = eqx.partition(state, eqx.is_array)
