@@ -30,13 +30,15 @@ def compiled(donate: int | None = None) -> Callable[[Callable], Callable]:
 
     def decorate(function: Callable) -> Callable:
         programs: dict[Any, _Program] = {}
-        latest: list[tuple[Any, _Parts]] = []
+        latest: tuple[Any, _Parts] = None, _Parts.of(None)
 
         @wraps(function)
         def call(first: Any, *others: Any) -> Any:
-            if not latest or latest[0][0] is not first:
-                latest[:] = [(first, _Parts.of(first))]
-            parts = [latest[0][1], *map(_Parts.of, others)]
+            nonlocal latest
+            known = latest  # read once: another thread may put its own there
+            if known[0] is not first:
+                latest = known = first, _Parts.of(first)
+            parts = [known[1], *map(_Parts.of, others)]
             kind = tuple(part.kind for part in parts)
             program = programs.get(kind)
             if program is None:
