@@ -15,7 +15,7 @@ from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import LinearDynamics
 from backstream.families.linearise import linearise
-from backstream.gaussian import Gaussian, cholesky, inverse
+from backstream.gaussian import Gaussian, cholesky, inverse, inverse_root
 from backstream.metrics import particle_limit, rmse
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility
 
@@ -201,13 +201,18 @@ def test_positive_definite_goes_back_and_forth(full):
     assert sum(leaf.size for leaf in jax.tree.leaves(matrix)) == (10 if full else 4)
 
 
-def test_derivatives_of_factors_are_those_of_jax():
-    matrix = jnp.asarray(random_covariance(np.random.default_rng(0), 4))
-    probe = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4)))
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_factors_and_their_derivatives_are_those_of_jax(dim):
+    """Written out up to three rows, LAPACK's beyond; what is not positive definite has no factor."""
+    matrix = jnp.asarray(random_covariance(np.random.default_rng(0), dim))
+    probe = jnp.asarray(np.random.default_rng(1).normal(size=(dim, dim)))
+    assert jnp.isnan(cholesky(matrix.at[-1, -1].set(-1.0))).any()
     for own, theirs in (
         (cholesky, jnp.linalg.cholesky),
         (lambda m: inverse(cholesky(m)), lambda m: jnp.linalg.inv(jnp.linalg.cholesky(m))),
+        (inverse_root, lambda m: jnp.linalg.inv(jnp.linalg.cholesky(m))),
     ):
+        np.testing.assert_allclose(own(matrix), theirs(matrix), rtol=1e-10, atol=1e-12)
         ours, reference = (
             jax.grad(lambda m, function=function: (probe * function((m + m.T) / 2)).sum())(matrix)
             for function in (own, theirs)

@@ -41,13 +41,41 @@ def statistic(x: Float[Array, "*b d"]) -> Float[Array, "*b d*(d+3)//2"]:
 
 
 # JAX differentiates factors and triangular inverses by further triangular solves. Estimators pull many cotangents back
-# through a family at once, and batches of small solves are slow. Here derivatives are products of matrices.
+# through a family at once, and batches of small solves are slow. Here derivatives are products of matrices. A batch of
+# factorisations is a call of LAPACK for each matrix; up to FEW rows they are written out, entry by entry, so that a
+# batch is done at once.
+
+FEW = 3
+
+
+def _factor(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    d = matrix.shape[-1]
+    if d > FEW:
+        return jnp.linalg.cholesky(matrix)
+    L = [[jnp.zeros((), matrix.dtype)] * d for _ in range(d)]
+    for j in range(d):
+        for i in range(j, d):
+            rest = matrix[i, j] - sum(L[i][k] * L[j][k] for k in range(j))
+            L[i][j] = jnp.sqrt(rest) if i == j else rest / L[j][j]
+    return jnp.stack([jnp.stack(row) for row in L])
+
+
+def _lower_inverse(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    d = factor.shape[-1]
+    if d > FEW:
+        return solve_triangular(factor, jnp.eye(d, dtype=factor.dtype), lower=True)
+    X = [[jnp.zeros((), factor.dtype)] * d for _ in range(d)]
+    for j in range(d):
+        X[j][j] = 1 / factor[j, j]
+        for i in range(j + 1, d):
+            X[i][j] = -sum(factor[i, k] * X[k][j] for k in range(j, i)) / factor[i, i]
+    return jnp.stack([jnp.stack(row) for row in X])
 
 
 @jax.custom_jvp
 def inverse(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """X = L⁻¹, for a lower-triangular L. dX = −X dL X."""
-    return solve_triangular(factor, jnp.eye(factor.shape[-1], dtype=factor.dtype), lower=True)
+    return _lower_inverse(factor)
 
 
 @inverse.defjvp
@@ -59,7 +87,7 @@ def _inverse_jvp(primals, tangents):
 @jax.custom_jvp
 def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The lower-triangular L with L Lᵀ = M. dL = L Φ(L⁻¹ dM L⁻ᵀ), Φ the lower triangle with half the diagonal."""
-    return jnp.linalg.cholesky(matrix)
+    return _factor(matrix)
 
 
 @cholesky.defjvp
@@ -82,8 +110,7 @@ def inverse_root(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 
     Its derivative, −Φ(W dM Wᵀ) W, with Φ the lower triangle and half the diagonal, needs no further factorisation.
     """
-    eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
-    return solve_triangular(jnp.linalg.cholesky(matrix), eye, lower=True)
+    return _lower_inverse(_factor(matrix))
 
 
 @inverse_root.defjvp
