@@ -49,6 +49,7 @@ SETTINGS = {
     "divided_streams": 4096,
     "divided_ticks": 4,
     "divided_blocks": 12,
+    "divided_turns": 3,
     "working_streams": 2048,
     "windows": [[8, 4], [16, 4], [32, 4], [16, 8]],
     "particles": [50, 100, 200],
@@ -191,29 +192,30 @@ def part(task: str, address: str, processes: int, index: int) -> dict:
     return found
 
 
-def divided(processes: int) -> dict:
-    """Independent streams, each with its own λ, over processes of one core each."""
-    found = together("blocks", processes)
+def divided() -> dict:
+    """Independent streams, each with its own λ: observations per second of one process on one core, and of two on two,
+    in turns."""
     rows = SETTINGS["divided_streams"] * SETTINGS["divided_ticks"]
-    slower = {name: max(part[name] for part in found) for name in found[0]}
-    return {"processes": processes, "rows": rows, **slower, "per_second": round(rows / slower["seconds"])}
+    found: dict[str, list[int]] = {"1": [], "2": []}
+    for _ in range(SETTINGS["divided_turns"]):
+        for processes in (1, 2):
+            slower = max(part["seconds"] for part in together("blocks", processes))
+            found[str(processes)].append(round(rows / slower))
+            console.print(found)
+    return found
 
 
 def blocks() -> dict:
-    """Seconds for a block of ticks, at the end of which the processes have each other's results."""
+    """The median seconds for a block of ticks, at the end of which the processes have each other's results."""
     count, ticks = SETTINGS["divided_streams"], SETTINGS["divided_ticks"]
     panel, state = opened(count, False, build_mesh())
-    every, ys = np.arange(count), np.zeros((count, SETTINGS["dim"]))
-    for _ in range(SETTINGS["warm_ticks"]):
-        state, _ = panel.read(state, every, np.zeros(count), ys)
-    seconds, processor = [], []
-    for _ in range(SETTINGS["divided_blocks"]):
-        began, used = time.monotonic(), time.process_time()
-        for _ in range(ticks):
-            state, _ = panel.read(state, every, np.zeros(count), ys)
+    slots, tick = np.tile(np.arange(count), ticks), np.repeat(np.arange(ticks), count)
+    ys, seconds = np.zeros((len(slots), SETTINGS["dim"])), []
+    for _ in range(SETTINGS["warm_ticks"] // ticks + SETTINGS["divided_blocks"]):
+        began = time.monotonic()
+        state, _ = panel.read(state, slots, tick, ys)
         seconds.append(time.monotonic() - began)
-        processor.append(time.process_time() - used)
-    return {"seconds": round(np.median(seconds), 3), "processor_seconds": round(np.median(processor), 3)}
+    return {"seconds": float(np.median(seconds[-SETTINGS["divided_blocks"] :]))}
 
 
 def crossing() -> dict:
@@ -267,8 +269,7 @@ def main() -> None:
     console.print(results.run("memory, 1000 streams, own", lambda: held(1000, False)))
     most = SETTINGS["most_streams"]
     console.print(results.run(f"peak, {most} streams", lambda: apart(most)))
-    for processes in (1, 2):
-        console.print(results.run(f"processes, {processes}", lambda processes=processes: divided(processes)))
+    console.print(results.run("processes", divided))
     console.print(results.run("network", lambda: together("crossing", 2)[0]))
     for lag, trajectories in SETTINGS["windows"]:
         name = f"work, window of {lag}, {trajectories} trajectories"

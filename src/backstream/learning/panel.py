@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from backstream.estimators.base import Estimate
+from backstream.estimators.compiling import compiled
 from backstream.estimators.score import RecursiveScore
 from backstream.families.base import BackwardFamily
 from backstream.models.density import check_model, check_observations
@@ -159,12 +160,12 @@ class Panel(eqx.Module):
         """The panel after one compiled call on the slots that have rows in it."""
         ticks = np.asarray(layout.ticks)
         if layout.taken is None:
-            return _advanced((self, *rows, ticks), state)
+            return _advanced(self, state, *rows, ticks)
         taken = self._put(layout.taken)
         held, rebuild = _leaves(state.slots)
         shardings = tuple(leaf.sharding for leaf in held)
         working = PanelState(rebuild(_gathered(held, taken, shardings)), state.common)
-        working, infos = _advanced((self, *rows, ticks), working)
+        working, infos = _advanced(self, working, *rows, ticks)
         held = _scattered(held, _leaves(working.slots)[0], taken, shardings)
         return PanelState(rebuild(held), working.common), infos
 
@@ -410,10 +411,9 @@ def _as_bytes(infos: Info, at: Array, mesh: Mesh) -> Array:
     return jax.lax.with_sharding_constraint(_by_shard(rows, mesh)(infos, at), NamedSharding(mesh, PartitionSpec()))
 
 
-@eqx.filter_jit(donate="all-except-first")
-def _advanced(rest: tuple, state: PanelState) -> tuple[PanelState, Info]:
+@compiled(donate=1)
+def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks) -> tuple[PanelState, Info]:
     """A working set after some ticks, and what is told of the rows."""
-    panel, index, ys, inputs, offsets, ticks = rest
     arrays, static = eqx.partition(state, eqx.is_array)
     whole, by_stream = PartitionSpec(), PartitionSpec(STREAMS)
     of_panel, static_panel = eqx.partition(panel, eqx.is_array)
