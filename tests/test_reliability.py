@@ -32,6 +32,7 @@ from backstream.io.config import read_config
 from backstream.io.errors import InputError
 from backstream.learning import OnlineLearner
 from backstream.learning.monitor import RECENT, Watch
+from backstream.learning.online import _observed
 from backstream.models import ChaoticRNN, LinearGaussian
 from command import environment, here
 from experiments import crashes, fuzz_readers, hostile_data
@@ -200,13 +201,12 @@ def test_any_array_is_observations_or_is_refused_in_a_sentence(array, dtype):
     time."""
     p, q = LINEAR
     p, q = jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, (p, q))
-    learner = OnlineLearner(p, FixedLag(1, 1), optax.adam(1e-3))
     good = array.dtype.kind in "biuf" and array.ndim == 2 and array.shape[1] == 2 and not np.isinf(array).any()
     if not good:
         with pytest.raises(ValueError, match=r"(?s)^(Observations must be|The observation in row) .*\.$"):
-            learner._observed(q, array, None)
+            _observed(p, q, array, None)
         return
-    observed = learner._observed(q, array, None)
+    observed = _observed(p, q, array, None)
     assert observed.dtype == dtype and observed.shape == array.shape
     np.testing.assert_array_equal(observed, array.astype(dtype))
 
