@@ -18,7 +18,7 @@ import pyarrow as pa
 from jax.sharding import Mesh
 
 from backstream.learning import Report
-from backstream.learning.panel import PARTICLES, STREAMS
+from backstream.learning.mesh import PARTICLES, STREAMS
 
 from .checkpoints import Checkpoint, Checkpoints
 from .config import Config

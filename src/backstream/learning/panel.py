@@ -9,7 +9,6 @@ common, its gradient, once a tick. The axis `particles` divides the samples of `
 """
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,14 +21,13 @@ from jaxtyping import Array, PyTree
 
 from backstream.estimators.base import Estimate
 from backstream.estimators.compiling import compiled
-from backstream.estimators.score import RecursiveScore
 from backstream.families.base import BackwardFamily
 from backstream.models.density import check_model, check_observations
 
 from .layout import Layout
+from .mesh import PARTICLES, STREAMS, by_shard, check_mesh, deal, told
 from .online import Info, LearnerState, OnlineLearner, _all_finite, _first, _like, blank_infos
 
-STREAMS, PARTICLES = "streams", "particles"
 LENGTHENING = 64
 """Rows up to which a tick of n takes a step √n times as long."""
 COMMON = ("q", "average", "theta", "theta_average", "optimiser", "model_optimiser")
@@ -149,8 +147,8 @@ class Panel(eqx.Module):
             layout = Layout.of(slots[start:], tick[start:], self.shards, self.lanes, state.capacity // self.shards)
             rows = slice(start, start + layout.count)
             laid = jax.tree.map(layout.lay, jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], (ys, inputs)))
-            state, infos = self._through(state, layout, self._put((layout.index, *laid, layout.offsets)))
-            collected.append(self._told(infos, layout))
+            state, infos = self._through(state, layout, deal((layout.index, *laid, layout.offsets), self.mesh))
+            collected.append(told(infos, layout, self.mesh))
             start += layout.count
         if not collected:
             collected = [jax.tree.map(np.asarray, blank_infos(0, self.q.state_dim, ys.dtype))]
@@ -161,37 +159,15 @@ class Panel(eqx.Module):
         ticks = np.asarray(layout.ticks)
         if layout.taken is None:
             return _advanced(self, state, *rows, ticks)
-        taken = self._put(layout.taken)
-        held, rebuild = _leaves(state.slots)
-        shardings = tuple(leaf.sharding for leaf in held)
-        working = PanelState(rebuild(_gathered(held, taken, shardings)), state.common)
+        taken = deal(layout.taken, self.mesh)
+        working = PanelState(_gathered(self, state.slots, taken), state.common)
         working, infos = _advanced(self, working, *rows, ticks)
-        held = _scattered(held, _leaves(working.slots)[0], taken, shardings)
-        return PanelState(rebuild(held), working.common), infos
-
-    def _told(self, infos: Info, layout: Layout) -> Info:
-        """What is told of each row, as NumPy's arrays: from other processes too, in one exchange of bytes."""
-        if infos.t.is_fully_addressable:
-            return jax.tree.map(lambda leaf: layout.unlay(np.asarray(leaf)), infos)
-        at, rank = layout.dense()
-        rows = np.asarray(_as_bytes(infos, self._put(at), self.mesh))[layout.place[0], rank]
-        parts, start = [], 0
-        for leaf in infos:
-            shape = leaf.shape[3:]
-            end = start + leaf.dtype.itemsize * math.prod(shape)
-            parts.append(np.ascontiguousarray(rows[:, start:end]).view(leaf.dtype).reshape(len(rows), *shape))
-            start = end
-        return Info(*parts)
+        return PanelState(_scattered(self, state.slots, working.slots, taken), working.common), infos
 
     def _local(self, capacity: int) -> int:
         if capacity < 1:
             raise ValueError(f"A panel must have at least 1 slot, not {capacity}.")
         return -(-capacity // self.shards)
-
-    def _put(self, tree: PyTree) -> PyTree:
-        """Arrays with a leading axis of shards, each part on its own device."""
-        sharding = NamedSharding(self.mesh, PartitionSpec(STREAMS))
-        return jax.tree.map(lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda i: leaf[i]), tree)
 
     def put(self, state: PanelState) -> PanelState:
         """A state that was read from a disk, every leaf where it belongs, whatever the number of shards it was of."""
@@ -233,25 +209,6 @@ class Panel(eqx.Module):
         slots = jax.tree.map(at, self._specs(arrays.slots), arrays.slots)
         common = jax.tree.map(lambda leaf: at(PartitionSpec(), leaf), arrays.common)
         return eqx.combine(PanelState(slots, common), static)
-
-
-def check_mesh(mesh: Mesh, learner: OnlineLearner) -> None:
-    """Raises ValueError where a mesh does not divide the work."""
-    if set(mesh.axis_names) != {STREAMS, PARTICLES}:
-        raise ValueError(f"A panel's mesh has the axes {STREAMS} and {PARTICLES}, not {', '.join(mesh.axis_names)}.")
-    parts = mesh.shape[PARTICLES]
-    if parts == 1:
-        return
-    if not isinstance(learner.estimator, RecursiveScore):
-        raise ValueError(
-            f"{type(learner.estimator).__name__} has no particles to divide: give the axis {PARTICLES} the size 1, "
-            f"not {parts}."
-        )
-    if learner.estimator.num_particles % parts:
-        raise ValueError(
-            f"{learner.estimator.num_particles} particles cannot be divided evenly over {parts} devices: choose a "
-            f"multiple of {parts}."
-        )
 
 
 def _described(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -358,57 +315,29 @@ def _whole(slot: LearnerState, common: LearnerState | None) -> LearnerState:
     return slot if common is None else slot._replace(**{name: getattr(common, name) for name in COMMON})
 
 
-def _leaves(slots: LearnerState) -> tuple[list[Array], Any]:
-    """The arrays of some slots, and what makes slots of such arrays: a list is dispatched faster than a tree."""
-    leaves, structure = jax.tree.flatten(slots)
-    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
-
-    def rebuild(arrays):
-        new = iter(arrays)
-        return jax.tree.unflatten(structure, [next(new) if eqx.is_array(leaf) else leaf for leaf in leaves])
-
-    return arrays, rebuild
-
-
-@partial(jax.jit, static_argnums=2)
-def _gathered(slots: list[Array], taken: Array, shardings: tuple[NamedSharding, ...]) -> list[Array]:
+@compiled()
+def _gathered(panel: Panel, slots: LearnerState, taken: Array) -> LearnerState:
     """The working set: some slots of each shard."""
 
     def take(leaf, taken):
         return jax.vmap(lambda slots, places: slots.at[places].get(mode="clip"))(leaf, taken)
 
-    rows = [_by_shard(take, to.mesh)(leaf, taken) for leaf, to in zip(slots, shardings, strict=True)]
-    return jax.lax.with_sharding_constraint(rows, list(shardings))
+    arrays, static = eqx.partition(slots, eqx.is_array)
+    rows = eqx.combine(jax.tree.map(lambda leaf: by_shard(take, panel.mesh)(leaf, taken), arrays), static)
+    return panel._placed(PanelState(rows, None)).slots
 
 
-@partial(jax.jit, static_argnums=3, donate_argnums=0)
-def _scattered(slots: list[Array], rows: list[Array], taken: Array, shardings: tuple[NamedSharding, ...]):
+@compiled(donate=1)
+def _scattered(panel: Panel, slots: LearnerState, rows: LearnerState, taken: Array) -> LearnerState:
     """All slots, with the working set put back."""
 
     def put(leaf, new, taken):
         return jax.vmap(lambda slots, new, places: slots.at[places].set(new, mode="drop"))(leaf, new, taken)
 
-    slots = [_by_shard(put, to.mesh)(leaf, new, taken) for leaf, new, to in zip(slots, rows, shardings, strict=True)]
-    return jax.lax.with_sharding_constraint(slots, list(shardings))
-
-
-def _by_shard(function: Any, mesh: Any) -> Any:
-    spec = PartitionSpec(STREAMS)
-    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={STREAMS}, check_vma=False)
-
-
-@partial(jax.jit, static_argnums=2)
-def _as_bytes(infos: Info, at: Array, mesh: Mesh) -> Array:
-    """[shard, rank, bytes]: all that is told of each row, on every device."""
-
-    def of(leaf):
-        leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
-        return jax.lax.bitcast_convert_type(leaf, jnp.uint8).reshape(leaf.shape[0], -1, leaf[0, 0, 0].nbytes)
-
-    def rows(infos, at):
-        return jax.vmap(lambda told, at: told[at])(jnp.concatenate([of(leaf) for leaf in infos], axis=-1), at)
-
-    return jax.lax.with_sharding_constraint(_by_shard(rows, mesh)(infos, at), NamedSharding(mesh, PartitionSpec()))
+    arrays, static = eqx.partition(slots, eqx.is_array)
+    new = eqx.filter(rows, eqx.is_array)
+    arrays = jax.tree.map(lambda leaf, new: by_shard(put, panel.mesh)(leaf, new, taken), arrays, new)
+    return panel._placed(PanelState(eqx.combine(arrays, static), None)).slots
 
 
 @compiled(donate=1)
