@@ -125,15 +125,15 @@ def time_each(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str
 class Judge:
     """Fresh data of a model, never learned from, with the truth."""
 
-    def __init__(self, p: StateSpaceModel, length: int, *, key: jax.Array):
-        self.p = p
+    def __init__(self, p: StateSpaceModel, length: int, inputs: Any = None, *, key: jax.Array):
+        self.p, self.inputs = p, inputs
         key_data, self.key_limit = jax.random.split(key)
-        self.states, self.ys = p.simulate(length, key=key_data)
+        self.states, self.ys = p.simulate(length, inputs, key=key_data)
 
     def limit(self, num_particles: int = 20_000, smoothing: bool = True) -> dict[str, float]:
         """The errors of a particle filter and smoother with the true model, and that of the raw observation."""
         trajectories = 200 if smoothing else 1
-        limit = metrics.particle_limit(self.p, self.ys, None, num_particles, trajectories, key=self.key_limit)
+        limit = metrics.particle_limit(self.p, self.ys, self.inputs, num_particles, trajectories, key=self.key_limit)
         return ({"smoothing": metrics.rmse(limit.smoothed, self.states)} if smoothing else {}) | {
             "filtering": metrics.rmse(limit.filtered, self.states),
             "one_step": metrics.one_step_rmse(limit.one_step, self.states),
@@ -142,7 +142,7 @@ class Judge:
         }
 
     def errors(self, q: BackwardFamily) -> dict[str, float]:
-        smoothed, filtered = posterior.smooth(q, self.ys), posterior.filter(q, self.ys)
+        smoothed, filtered = (law(q, self.ys, self.inputs) for law in (posterior.smooth, posterior.filter))
         return {
             "smoothing": metrics.rmse(smoothed.mean, self.states),
             "filtering": metrics.rmse(filtered.mean, self.states),
@@ -181,6 +181,7 @@ def learn(
     ys: np.ndarray,
     judge: Callable[[BackwardFamily], dict[str, float]],
     every: int,
+    inputs: Any = None,
     *,
     key: jax.Array,
     most_seconds: float = float("inf"),
@@ -190,16 +191,20 @@ def learn(
     Seconds are those of the processor, so that other work on the machine does not count, and of learning alone,
     without compilation; after `most_seconds` of them the run stops where it is.
     """
+
+    def taken(rows):
+        return jax.tree.map(lambda leaf: leaf[rows], (ys, inputs))
+
     monitor = Monitor(window=every)
-    state, _ = learner.init(q, ys[0], key=key)
-    state, _ = learner.scan(state, ys[1:2])
+    state, _ = learner.init(q, *taken(0), key=key)
+    state, _ = learner.scan(state, *taken(slice(1, 2)))
     watch, seconds, curve = monitor.begin(state), 0.0, []
     for start in range(2, len(ys) - every + 1, every):
-        block = ys[start : start + every]
+        block = taken(slice(start, start + every))
         began = time.process_time()
-        state, infos = learner.scan(state, block)
+        state, infos = learner.scan(state, *block)
         seconds += time.process_time() - began
-        watch, report = monitor.look(learner, watch, state, infos, block)
+        watch, report = monitor.look(learner, watch, state, infos, *block)
         row = {
             "observations": int(state.t),
             "seconds": round(seconds, 2),

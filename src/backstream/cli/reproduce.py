@@ -26,6 +26,7 @@ class Name(StrEnum):
 class Bench(StrEnum):
     speed = "speed"
     gradients = "gradients"
+    learning = "learning"
 
 
 Quick = Annotated[bool, typer.Option("--quick", help="A shortened version: minutes instead of hours.")]
@@ -58,13 +59,16 @@ def bench(
         Bench,
         typer.Argument(
             help="speed: time, compile time and memory, as ratios and against sizes. "
-            "gradients: bias, noise and price of each estimator, for given λ."
+            "gradients: bias, noise and price of each estimator, for given λ. "
+            "learning: errors on fresh data against observations and seconds."
         ),
     ] = Bench.speed,
     quick: Quick = False,
     replicates: Annotated[
         int | None,
-        typer.Option(min=2, help="gradients: how many runs of each estimator. Default: 16, or 4 with --quick."),
+        typer.Option(
+            min=2, help="gradients: how many runs of each estimator, 16 or, with --quick, 4; learning: seeds, 5 or 1."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path("bench"),
 ) -> None:
@@ -75,7 +79,8 @@ def bench(
     if name is Bench.speed:  # on one core: XLA sizes its thread pool by NPROC, once; and compiling is timed as well
         os.environ |= {"NPROC": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
-    _run(name.value, out, quick, 4 if quick and replicates is None else replicates, "bench")
+    few = 4 if name is Bench.gradients else None
+    _run(name.value, out, quick, few if quick and replicates is None else replicates, "bench")
 
 
 def _run(name: str, out: Path, quick: bool, replicates: int | None, command: str) -> None:

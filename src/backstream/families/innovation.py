@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.families.linear import LinearDynamics, Prediction
-from backstream.families.linearise import linearise
+from backstream.families.linearise import along_path, linearise
 from backstream.families.networks import apart, perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.matrices import floating, require_positive
@@ -46,6 +46,10 @@ class Innovation(BackwardFamily):
     With `clock=k` the k-th input u[k] is the time since the last observation, and A and Q, both diagonal, are those
     of one unit of time: over any other the state moves as the Ornstein–Uhlenbeck process that they belong to.
 
+    With `shared` there is one small network for all coordinates of y, which reads what is new in one of them and its
+    predicted variance: the site of a coordinate is read from that coordinate alone. Each row then teaches it as many
+    times as it has columns, which is what makes a hundred of them learnable.
+
     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
     of missing rows, even where A expands.
 
@@ -64,6 +68,7 @@ class Innovation(BackwardFamily):
     offset: Float[Array, " dy"] | None = None
     scale_matrix: Float[Array, "dy d"] | None = None
     clock: int | None = eqx.field(static=True, default=None)
+    shared: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def create(
@@ -75,6 +80,7 @@ class Innovation(BackwardFamily):
         width: int = 64,
         scale_matrix: ArrayLike | None = None,
         clock: int | None = None,
+        shared: bool = False,
         *,
         key: Array,
     ) -> "Innovation":
@@ -94,6 +100,8 @@ class Innovation(BackwardFamily):
         if matrix is None:
             if offset is not None:
                 raise ValueError("offset is a part of what is seen: it needs an observation_matrix or a scale_matrix.")
+            if shared:
+                raise ValueError("A shared network reads what is new in y, by an observation_matrix or a scale_matrix.")
             sizes = 2 * dy + 2 * d, 2 * d
         else:
             offset = jnp.zeros_like(obs_scale) if offset is None else floating(offset)
@@ -103,12 +111,12 @@ class Innovation(BackwardFamily):
                 raise ValueError(f"{name} must have shape ({dy}, {d}), columns of y by states, not {shape}.")
             if offset.shape != (dy,):
                 raise ValueError(f"offset must have shape ({dy},), not {offset.shape}.")
-            sizes = 2 * dy, 2 * dy
+            sizes = (2, 2) if shared else (2 * dy, 2 * dy)
         net = perceptron(*sizes, width, last_gain=0.1, key=key, dtype=dynamics.mean0.dtype)
         if clock is not None:
             dynamics.over(jnp.ones(()))  # refuses what has no continuous time
         seen, scaled = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
-        return cls(dynamics, net, jnp.log(obs_scale), seen, offset, scaled, clock)
+        return cls(dynamics, net, jnp.log(obs_scale), seen, offset, scaled, clock, shared)
 
     @classmethod
     def from_model(
@@ -118,22 +126,29 @@ class Innovation(BackwardFamily):
         u: Inputs = None,
         full_transition: bool = True,
         clock: int | None = None,
+        shared: bool = False,
+        path: int = 0,
         *,
         key: Array,
     ) -> "Innovation":
         """Reads the start off a model: prior, transition and emission are linearised at the prior mean.
+
+        With `path`, the transition is fitted instead to a path of so many steps, simulated from the model: the better
+        start where it is far from linear, and the one to take in many dimensions.
 
         `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
         is kept and learned; so it is with a `clock`, the place of the elapsed time in u. The key draws the network, and
         samples where a scale has to be measured (infinite variances).
         """
         key_net, key_scales = jax.random.split(key)
+        key_path = jax.random.fold_in(key, 2)
         if clock is not None:
             u = jnp.asarray(u).at[clock].set(1.0)
         start = linearise(p, u, key=key_scales)
+        start = along_path(start, p, path, u, key=key_path) if path else start
         A = start.A if full_transition and clock is None else jnp.diag(start.A)
         dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
-        options = {"width": width, "clock": clock, "key": key_net}
+        options = {"width": width, "clock": clock, "shared": shared, "key": key_net}
         if np.any(np.asarray(start.B)):
             return cls.create(dynamics, start.emission_scale, start.B, start.offset, **options)
         if np.any(np.asarray(start.scale_slope)):
@@ -191,8 +206,11 @@ class Innovation(BackwardFamily):
     def _read_residual(self, prediction, residual, seen, B, r):
         """`residual` is what is new about B x, seen in noise of standard deviation r."""
         variance = prediction.variance(B)
-        inputs = jnp.concatenate([jnp.arcsinh(residual / r), jnp.log(variance / r**2 + FLOOR)])
-        raw_precision, raw_pull = jnp.split(apart(self.net(inputs)), 2)
+        inputs = jnp.arcsinh(residual / r), jnp.log(variance / r**2 + FLOOR)
+        if self.shared:
+            raw_precision, raw_pull = jax.vmap(self.net)(jnp.stack(inputs, axis=1)).T
+        else:
+            raw_precision, raw_pull = jnp.split(apart(self.net(jnp.concatenate(inputs))), 2)
         weight = jnp.where(seen, jnp.sqrt(positive(raw_precision + UNIT_SOFTPLUS)) / r, 0.0)
         reach = REACH * jnp.sqrt(variance + r**2)
         pull = jax.nn.sigmoid(raw_pull + 3.0) * reach * jnp.tanh(residual / reach)

@@ -1,4 +1,4 @@
-"""A linear-Gaussian reading of any model at its prior mean, from which a family can start."""
+"""A linear-Gaussian reading of any model, at its prior mean or along a path, from which a family can start."""
 
 from typing import NamedTuple
 
@@ -75,6 +75,27 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
     scale_slope = np.where(np.isfinite(scale_slope), scale_slope, 0.0)
     values = mean0, scales[0], A, moved, scales[1], B, seen - B @ mean0, scales[2], scale_slope
     return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
+
+
+def along_path(start: Linearisation, p: StateSpaceModel, steps: int, u: Inputs = None, *, key: Array) -> Linearisation:
+    """With the best linear prediction along a simulated path in the place of the slope at the prior mean.
+
+    What saturates away from there is steeper at the prior mean than where the state lives.
+    """
+    d = len(start.mean0)
+    if steps < 10 * d:
+        raise ValueError(f"A path for {d} states must have at least {10 * d} steps, not {steps}.")
+    inputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (steps, *jnp.shape(leaf))), u)
+    path = np.asarray(p.simulate(steps, inputs, key=key)[0], np.float64)
+    if not np.isfinite(path).all():
+        raise ValueError(f"A simulated path of {steps} steps leaves the finite numbers: no linear map fits it.")
+    before = np.column_stack([path[:-1], np.ones(steps - 1)])
+    slopes, *_ = np.linalg.lstsq(before, path[1:], rcond=None)
+    left = path[1:] - before @ slopes
+    scale = np.sqrt((left**2).sum(0) / (steps - 1 - before.shape[1]))
+    A, moved = slopes[:-1].T, start.mean0 @ slopes[:-1] + slopes[-1]
+    fitted = (jnp.asarray(value, start.mean0.dtype) for value in (A, moved, scale))
+    return start._replace(**dict(zip(("A", "moved", "transition_scale"), fitted, strict=True)))
 
 
 def _base(law: dist.Distribution) -> dist.Distribution:

@@ -237,7 +237,7 @@ def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> 
         y, u = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], block), (observed, inputs))
         state, infos = _advance(learner, state, y, u, np.asarray(n))
         collected.append([np.asarray(leaf)[:n] for leaf in infos])
-    told: Any = (np.concatenate(parts) for parts in zip(*collected, strict=True))
+    told: Any = collected[0] if len(collected) == 1 else map(np.concatenate, zip(*collected, strict=True))
     return state, Info(*told)
 
 
@@ -246,7 +246,8 @@ def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, u: Any, first_row:
     shape, given = check_model(p, u), np.asarray(ys)
     check_observations(shape, given, first_row)
     observed = _like(q, given)
-    check_observations(shape, observed, first_row)  # what is finite in one precision may not be in another
+    if observed is not given:  # what is finite in one precision may not be in another
+        check_observations(shape, observed, first_row)
     return observed
 
 

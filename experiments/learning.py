@@ -1,0 +1,252 @@
+"""How well a learner learns: its error on fresh data against observations read and seconds of learning.
+
+    backstream bench learning
+
+The default learner and the recursion, both as they come, on the models of `bench gradients`, five seeds each, which
+draw model, stream, fresh sequence, family and samples. The chaotic networks have a family with one network for all
+coordinates and dynamics that start from a simulated path. A run ends after 10 000 observations, or after 60 processor
+seconds of learning. Errors are above the limit on the same sequence: the Kalman smoother, or a particle smoother with
+20 000 particles and the true model; at d = 20 these are too few to be a limit. With d = 50 and 100: one seed, and the
+dynamics stay where they start. The limit of filtering is there that of a filter which knows more: for each coordinate,
+a particle filter that is told the path of all others.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+
+from backstream import metrics
+from backstream.families import Innovation
+from backstream.learning import OnlineLearner, Settings, default_learner
+from backstream.models import ChaoticRNN, Growth, LinearGaussian
+from backstream.plots import BLUE, GREY, ORANGE
+
+from .gradients import growth, linear, slow, volatility
+from .harness import MISSING, Judge, LinearJudge, first_within, learn, table
+
+TITLE = "How well a learner learns"
+REPLICATES = 5
+SETTINGS = {
+    "observations": 10_000,
+    "fresh": 1000,
+    "every": 1000,
+    "width": 32,
+    "path": 20_000,
+    "dims": [5, 10, 20],
+    "most_seconds": 60,
+    "limit_particles": 20_000,
+    "large": {"dims": [50, 100], "observations": 5000, "path": 200_000, "rate": 3e-3, "limit_particles": 1000},
+}
+QUICK = {
+    "observations": 1000,
+    "fresh": 100,
+    "every": 250,
+    "width": 8,
+    "path": 1000,
+    "dims": [2],
+    "limit_particles": 1000,
+    "large": SETTINGS["large"] | {"dims": [4], "observations": 1000, "path": 1000},
+}
+METHODS = {"window": BLUE, "recursion": ORANGE}
+
+
+def chaotic(dim: int):
+    def make(settings: dict[str, Any], key: jax.Array):
+        p = ChaoticRNN.random(dim, key=key)
+        return p, Innovation.from_model(p, settings["width"], shared=True, path=settings["path"], key=key)
+
+    return make
+
+
+def cases(settings: dict[str, Any]) -> dict[str, Callable]:
+    made = {"linear-Gaussian, d = 10": linear, "slow linear-Gaussian, A = 0.999": slow}
+    made |= {f"chaotic RNN, d = {d}": chaotic(d) for d in settings["dims"]}
+    return made | {"stochastic volatility": volatility, "growth": growth}
+
+
+def stream(make: Callable, settings: dict[str, Any], seed: int):
+    """The model, the family it starts from, the stream with its inputs, the judge, and the learner's key."""
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(7), seed), 4)
+    p, q = make(settings, keys[0])
+    count, fresh = settings["observations"] + 2, settings["fresh"]
+    clock = jnp.arange(float(max(count, fresh))) if isinstance(p, Growth) else None
+    inputs = None if clock is None else clock[:count]
+    ys = p.simulate(count, inputs, key=keys[1])[1]
+    if isinstance(p, LinearGaussian):
+        return p, q, ys, inputs, LinearJudge(p, fresh, key=keys[2]), keys[3]
+    return p, q, ys, inputs, Judge(p, fresh, None if clock is None else clock[:fresh], key=keys[2]), keys[3]
+
+
+def curve(make: Callable, method: str, settings: dict[str, Any], seed: int) -> list[dict[str, Any]]:
+    p, q, ys, inputs, judge, key = stream(make, settings, seed)
+    learner = default_learner(p, Settings(method=method))
+    return learn(
+        learner, q, ys, judge.errors, settings["every"], inputs, key=key, most_seconds=settings["most_seconds"]
+    )
+
+
+def limit(make: Callable, settings: dict[str, Any], seed: int) -> dict[str, float]:
+    judge = stream(make, settings, seed)[4]
+    return judge.limit() if isinstance(judge, LinearJudge) else judge.limit(settings["limit_particles"])
+
+
+def told(p: ChaoticRNN, judge: Judge, num_particles: int, *, key: jax.Array) -> float:
+    """The filtering error where each coordinate has a particle filter of its own that is told all others.
+
+    That is more than the observations say, so no filter of theirs can do better on average. One coordinate is weighed
+    by what is seen of it, and by how the others moved: they depend on it through a column of W.
+    """
+    pull, variance = p.step / p.tau * p.gamma, p.transition_scale**2
+    others = p.W - jnp.diag(jnp.diag(p.W))
+
+    def moved(x):  # by itself
+        return x - p.step / p.tau * x + pull * jnp.diag(p.W) * jnp.tanh(x)
+
+    def seen(x, y):
+        return p.emission(x).base_dist.log_prob(y)
+
+    def advance(carry, scanned):
+        x, log_w = carry
+        before, now, y, key = scanned
+        key_choice, key_noise = jax.random.split(key)
+        expected = p.transition(before).mean
+        shift = pull * (jnp.tanh(x) - jnp.tanh(before))
+        log_w += (shift * ((now - expected) @ others) - 0.5 * shift**2 * (others**2).sum(0)) / variance
+        chosen = jax.vmap(resampled, (0, 1), 1)(jax.random.split(key_choice, x.shape[1]), log_w)
+        x = moved(jnp.take_along_axis(x, chosen, 0)) + expected - moved(before)
+        x += p.transition_scale * jax.random.normal(key_noise, x.shape, x.dtype)
+        log_w = seen(x, y)
+        return (x, log_w), (jax.nn.softmax(log_w, axis=0) * x).sum(0)
+
+    def resampled(key, log_w):
+        points = (jnp.arange(num_particles) + jax.random.uniform(key)) / num_particles
+        chosen = jnp.searchsorted(jnp.cumsum(jax.nn.softmax(log_w)), points)
+        return jnp.minimum(chosen, num_particles - 1)
+
+    key_start, key_steps = jax.random.split(key)
+    x = p.prior().sample(key_start, (num_particles,))
+    start = x, seen(x, judge.ys[0])
+    keys = jax.random.split(key_steps, len(judge.ys) - 1)
+    scanned = (judge.states[:-1], judge.states[1:], judge.ys[1:], keys)
+    means = jax.jit(lambda: jax.lax.scan(advance, start, scanned)[1])()
+    return metrics.rmse(means, judge.states[1:])
+
+
+def large(dim: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """The network alone is learned: A has d² numbers, and Adam moves each as far, after a short stretch of a stream."""
+    own = settings["large"]
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(8), dim), 6)
+    p = ChaoticRNN.random(dim, key=keys[0])
+    ys = p.simulate(own["observations"] + 2, key=keys[1])[1]
+    judge = Judge(p, settings["fresh"], key=keys[2])
+    q = Innovation.from_model(p, settings["width"], shared=True, path=own["path"], key=keys[3])
+
+    def groups(lam):
+        names = jax.tree_util.tree_map_with_path(lambda path, _: path[0].name, lam)
+        return jax.tree.map(lambda name: "learned" if name == "net" else "held", names)
+
+    optimiser = optax.multi_transform({"learned": optax.adam(own["rate"]), "held": optax.set_to_zero()}, groups)
+    learner = OnlineLearner(p, Settings().estimator(), optimiser)
+    found = learn(learner, q, ys, judge.errors, settings["every"], key=keys[4])
+    limit = told(p, judge, own["limit_particles"], key=keys[5])
+    raw = metrics.rmse(judge.ys, judge.states)
+    return {"raw": raw, "limit": limit, "start": judge.errors(q), "curve": found}
+
+
+def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:
+    found: dict[str, Callable[[], Any]] = {}
+    for case, make in cases(settings).items():
+        for seed in range(replicates):
+            for method in METHODS:
+                found[f"{case}: {method}, seed {seed}"] = lambda make=make, method=method, seed=seed: curve(
+                    make, method, settings, seed
+                )
+            found[f"{case}: limit, seed {seed}"] = lambda make=make, seed=seed: limit(make, settings, seed)
+    for dim in settings["large"]["dims"]:
+        found[f"chaotic RNN, d = {dim}"] = lambda dim=dim: large(dim, settings)
+    return found
+
+
+def runs(content: dict[str, Any], case: str, method: str) -> list[tuple[list[dict[str, Any]], dict[str, float]]]:
+    """The curves of all seeds that have been run, each with its limit."""
+    found = []
+    for name, rows in content["parts"].items():
+        seed = name.removeprefix(f"{case}: {method}, seed ")
+        best = content["parts"].get(f"{case}: limit, seed {seed}")
+        if seed != name and best is not None:
+            found.append((rows, best))
+    return found
+
+
+def median_and_worst(values: list[float], form: str) -> str:
+    return f"{form.format(np.median(values))} ({form.format(max(values))})"
+
+
+def markdown(content: dict[str, Any]) -> str:
+    settings, rows = content["settings"], []
+    for case in cases(settings):
+        for method in METHODS:
+            found = runs(content, case, method)
+            if not found:
+                continue
+            errors = [
+                median_and_worst([100 * (rows[-1][name] / best[name] - 1) for rows, best in found], "{:+.1f} %")
+                for name in ("smoothing", "filtering")
+            ]
+            reached = [first_within(rows, best) for rows, best in found]
+            inside = [row for row in reached if row is not None]
+            when = ["–", "–"]
+            if inside:
+                when = [f"{np.median([row['observations'] for row in inside]):,.0f}"]
+                when += [f"{np.median([row['seconds'] for row in inside]):.1f}"]
+            cost = 1e3 * np.median([rows[-1]["seconds"] / rows[-1]["observations"] for rows, _ in found])
+            read = min(rows[-1]["observations"] for rows, _ in found)
+            refused = max(rows[-1]["refused"] for rows, _ in found)
+            within = f"{len(inside)} of {len(found)}"
+            rows.append([f"{case}: {method}", f"{read:,}", f"{cost:.2f}", *errors, within, *when, str(refused)])
+    header = ["", "read", "ms each", "smoothing", "filtering", "within 5 %", "after", "seconds", "refused"]
+    text = (
+        "Errors above the limit at the end: median over the seeds, and in brackets the worst. *Within 5 %*: how many "
+        "seeds come within 5 % of the limit in both and stay there, and after how many observations and seconds of "
+        "learning, in the median of these.\n\n"
+    )
+    text = text + table(header, rows) if rows else f"{MISSING.capitalize()}.\n"
+    rows = []
+    for dim in settings["large"]["dims"]:
+        part = content["parts"].get(f"chaotic RNN, d = {dim}")
+        if part is not None:
+            last, start = part["curve"][-1], part["start"]
+            errors = (part["raw"], start["filtering"], last["filtering"], part["limit"], last["smoothing"])
+            cost = 1e3 * last["seconds"] / last["observations"]
+            rows.append([str(dim), f"{last['observations']:,}", f"{cost:.1f}", *(f"{error:.4f}" for error in errors)])
+    if rows:
+        header = ["chaotic RNN, d", "read", "ms each", "the observation itself", "filtering, before", "filtering"]
+        text += "\n" + table([*header, "its limit", "smoothing"], rows)
+    return text
+
+
+def figure(content: dict[str, Any]):
+    """Filtering error over its limit, against seconds of learning: every seed a line."""
+    found = [case for case in cases(content["settings"]) if any(runs(content, case, method) for method in METHODS)]
+    columns = max(1, (len(found) + 1) // 2)
+    drawn, axes = plt.subplots(2, columns, figsize=(3 * columns, 5), layout="constrained", squeeze=False)
+    for case, panel in zip(found, axes.flat, strict=False):
+        for method, colour in METHODS.items():
+            for k, (rows, best) in enumerate(runs(content, case, method)):
+                x, y = [row["seconds"] for row in rows], [row["filtering"] / best["filtering"] for row in rows]
+                panel.plot(x, y, color=colour, linewidth=1, alpha=0.7, label=None if k else method)
+        panel.axhline(1.05, color=GREY, linestyle=":", linewidth=1)
+        panel.set(xscale="log", yscale="log")
+        panel.set_title(case, fontsize="small")
+    for panel in axes.flat[len(found) :]:
+        panel.set_visible(False)
+    if found:
+        axes[0, 0].legend(fontsize="x-small", frameon=False)
+        drawn.supxlabel("processor seconds of learning", fontsize="small")
+        drawn.supylabel("filtering error ÷ its limit", fontsize="small")
+    return drawn
