@@ -3,7 +3,7 @@
     backstream bench gradients
 
 The gradient of the ELBO of one sequence, at three stages of learning with the default learner: at the start, in the
-middle, late. Errors are in units of the length of the reference gradient: the exact one for linear-Gaussian models,
+middle, late. The chaotic networks have the family of `Settings(shared=True)`. Errors are in units of the length of the reference gradient: the exact one for linear-Gaussian models,
 elsewhere the mean over many backward trajectories, whose own error is shown. "At equal time" is the root mean squared
 error of as many runs, averaged, as fit into the time that plain weights take for one.
 """
@@ -31,7 +31,7 @@ from backstream.estimators import (
 )
 from backstream.estimators.base import flatten
 from backstream.families import Innovation, Kalman
-from backstream.learning import default_learner
+from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.plots import BLACK, BLUE, GREEN, GREY, ORANGE
 
@@ -43,6 +43,7 @@ SETTINGS = {
     "length": 40,
     "particles": 100,
     "width": 32,
+    "path": 20_000,
     "dims": [5, 10, 20, 50, 100],
     "forward_up_to": 20,
     "stages": {"start": 0, "middle": 2000, "late": 10_000},
@@ -55,6 +56,7 @@ QUICK = {
     "length": 10,
     "particles": 20,
     "width": 8,
+    "path": 1000,
     "dims": [2],
     "stages": {"start": 0, "late": 200},
     "trajectories": 50,
@@ -102,7 +104,8 @@ def slow(settings: dict[str, Any], key: jax.Array):
 def chaotic(dim: int):
     def make(settings: dict[str, Any], key: jax.Array):
         p = ChaoticRNN.random(dim, key=key)
-        return p, Innovation.from_model(p, settings["width"], key=key)
+        fitted = {"shared": True, "path": settings["path"], "held": True}
+        return p, Innovation.from_model(p, settings["width"], **fitted, key=key)
 
     return make
 
@@ -167,7 +170,7 @@ def measure(make: Callable, settings: dict[str, Any], replicates: int) -> dict[s
 
 def learned(p, q, ys, inputs, stages: dict[str, int], key: jax.Array) -> dict[str, Any]:
     """q after each number of observations."""
-    learner = default_learner(p)
+    learner = default_learner(p, Settings(shared=getattr(q, "shared", False)))
     first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs)) for part in (0, slice(1, None)))
     state, _ = learner.init(q, *first, key=key)
     families, read = {}, 0

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
+from backstream.estimators import BackwardTrajectories
 from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent, TanhCell
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
@@ -327,6 +328,22 @@ def test_innovation_starts_from_a_path():
 
     fitted, at_the_prior_mean = (left(Innovation.from_model(model, path=path, key=KEY)) for path in (steps, 0))
     assert fitted < 0.105 < at_the_prior_mean  # the noise has a standard deviation of 0.1
+    diagonal = Innovation.from_model(linear, path=steps, full_transition=False, key=KEY).dynamics.A
+    lagged = [np.corrcoef(x[:-1], x[1:])[0, 1] for x in np.asarray(linear.simulate(steps, key=KEY)[0]).T]
+    np.testing.assert_allclose(diagonal, lagged, atol=5 * np.sqrt(2 / steps))  # of stationary states
+
+
+def test_held_dynamics_are_not_learned():
+    """Their gradient is zero, that of the network is not, and the ELBO is what it was."""
+    model = ChaoticRNN.random(2, key=KEY)
+    ys, values = model.simulate(20, key=KEY)[1], []
+    for held in (False, True):
+        q = Innovation.from_model(model, 4, held=held, key=KEY)
+        estimate = BackwardTrajectories(3)(model, q, ys, key=KEY)
+        values.append(estimate.elbo)
+        moved = [np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(estimate.gradient.dynamics)]
+        assert any(moved) != held and np.abs(estimate.gradient.net.layers[0].weight).max() > 0
+    assert values[0] == values[1]
 
 
 def test_innovation_takes_a_users_model_as_it_is():

@@ -74,6 +74,10 @@ def stream(
     particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. Default: 100.")] = None,
     rate: Annotated[float | None, typer.Option(help="Step size. Default: 0.003; 0.001 for recursion.")] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the network. Default: 64.")] = None,
+    shared: Annotated[
+        bool | None,
+        typer.Option("--shared", help="One network for all columns, and dynamics from the model: for many columns."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
     learn_model: Annotated[
         bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
@@ -133,6 +137,7 @@ def stream(
             "particles": particles,
             "rate": rate,
             "width": width,
+            "shared": shared,
             "seed": seed,
             "learn_model": learn_model,
             "monitor_every": monitor_every,

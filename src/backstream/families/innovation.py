@@ -50,6 +50,9 @@ class Innovation(BackwardFamily):
     predicted variance: the site of a coordinate is read from that coordinate alone. Each row then teaches it as many
     times as it has columns, which is what makes a hundred of them learnable.
 
+    With `held` the dynamics stay as they are given, and only the network is learned. It is for dynamics that fit
+    already: see `path` in `from_model`.
+
     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
     of missing rows, even where A expands.
 
@@ -69,6 +72,7 @@ class Innovation(BackwardFamily):
     scale_matrix: Float[Array, "dy d"] | None = None
     clock: int | None = eqx.field(static=True, default=None)
     shared: bool = eqx.field(static=True, default=False)
+    held: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def create(
@@ -81,6 +85,7 @@ class Innovation(BackwardFamily):
         scale_matrix: ArrayLike | None = None,
         clock: int | None = None,
         shared: bool = False,
+        held: bool = False,
         *,
         key: Array,
     ) -> "Innovation":
@@ -116,7 +121,7 @@ class Innovation(BackwardFamily):
         if clock is not None:
             dynamics.over(jnp.ones(()))  # refuses what has no continuous time
         seen, scaled = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
-        return cls(dynamics, net, jnp.log(obs_scale), seen, offset, scaled, clock, shared)
+        return cls(dynamics, net, jnp.log(obs_scale), seen, offset, scaled, clock, shared, held)
 
     @classmethod
     def from_model(
@@ -128,13 +133,15 @@ class Innovation(BackwardFamily):
         clock: int | None = None,
         shared: bool = False,
         path: int = 0,
+        held: bool = False,
         *,
         key: Array,
     ) -> "Innovation":
         """Reads the start off a model: prior, transition and emission are linearised at the prior mean.
 
         With `path`, the transition is fitted instead to a path of so many steps, simulated from the model: the better
-        start where it is far from linear, and the one to take in many dimensions.
+        start where it is far from linear, and in many dimensions. What it leaves to learn of the dynamics is next to
+        nothing, and what a stream teaches about a large A is mostly where it has just been: take `held` with it.
 
         `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
         is kept and learned; so it is with a `clock`, the place of the elapsed time in u. The key draws the network, and
@@ -145,10 +152,11 @@ class Innovation(BackwardFamily):
         if clock is not None:
             u = jnp.asarray(u).at[clock].set(1.0)
         start = linearise(p, u, key=key_scales)
-        start = along_path(start, p, path, u, key=key_path) if path else start
-        A = start.A if full_transition and clock is None else jnp.diag(start.A)
+        full = full_transition and clock is None
+        start = along_path(start, p, path, full, u, key=key_path) if path else start
+        A = start.A if full else jnp.diag(start.A)
         dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
-        options = {"width": width, "clock": clock, "shared": shared, "key": key_net}
+        options = {"width": width, "clock": clock, "shared": shared, "held": held, "key": key_net}
         if np.any(np.asarray(start.B)):
             return cls.create(dynamics, start.emission_scale, start.B, start.offset, **options)
         if np.any(np.asarray(start.scale_slope)):
@@ -183,7 +191,8 @@ class Innovation(BackwardFamily):
     def _dynamics(self, elapsed: Float[Array, ""] | None) -> LinearDynamics:
         """With the prior mean held: a stream says nothing of it after its first rows, and it alone of all that is
         learned would have a unit, in which a step of the optimiser may be a million standard deviations."""
-        held = eqx.tree_at(lambda own: own.mean0, self.dynamics, replace_fn=jax.lax.stop_gradient)
+        where = (lambda own: own) if self.held else (lambda own: own.mean0)
+        held = eqx.tree_at(where, self.dynamics, replace_fn=jax.lax.stop_gradient)
         return held if elapsed is None else held.over(elapsed)
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:
@@ -218,7 +227,7 @@ class Innovation(BackwardFamily):
 
     def _read_state(self, prediction, y, seen, r):
         variance = prediction.variance()
-        prior = self.dynamics.prior.variance()
+        prior = self._dynamics(None).prior.variance()
         inputs = [
             jnp.arcsinh(y / r),
             1.0 - seen.astype(y.dtype),

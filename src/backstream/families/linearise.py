@@ -77,10 +77,13 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
     return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
 
 
-def along_path(start: Linearisation, p: StateSpaceModel, steps: int, u: Inputs = None, *, key: Array) -> Linearisation:
+def along_path(
+    start: Linearisation, p: StateSpaceModel, steps: int, full: bool, u: Inputs = None, *, key: Array
+) -> Linearisation:
     """With the best linear prediction along a simulated path in the place of the slope at the prior mean.
 
-    What saturates away from there is steeper at the prior mean than where the state lives.
+    What saturates away from there is steeper at the prior mean than where the state lives. Unless it shall be `full`,
+    each state is predicted from itself alone.
     """
     d = len(start.mean0)
     if steps < 10 * d:
@@ -89,13 +92,16 @@ def along_path(start: Linearisation, p: StateSpaceModel, steps: int, u: Inputs =
     path = np.asarray(p.simulate(steps, inputs, key=key)[0], np.float64)
     if not np.isfinite(path).all():
         raise ValueError(f"A simulated path of {steps} steps leaves the finite numbers: no linear map fits it.")
-    before = np.column_stack([path[:-1], np.ones(steps - 1)])
-    slopes, *_ = np.linalg.lstsq(before, path[1:], rcond=None)
-    left = path[1:] - before @ slopes
-    scale = np.sqrt((left**2).sum(0) / (steps - 1 - before.shape[1]))
-    A, moved = slopes[:-1].T, start.mean0 @ slopes[:-1] + slopes[-1]
-    fitted = (jnp.asarray(value, start.mean0.dtype) for value in (A, moved, scale))
-    return start._replace(**dict(zip(("A", "moved", "transition_scale"), fitted, strict=True)))
+    before, after = (part - part.mean(0) for part in (path[:-1], path[1:]))
+    if full:
+        A = np.linalg.lstsq(before, after, rcond=None)[0].T
+    else:
+        A = np.diag((before * after).sum(0) / np.maximum((before**2).sum(0), 1e-300))
+    left = after - before @ A.T
+    scale = np.sqrt((left**2).sum(0) / (steps - 2 - (d if full else 1)))
+    moved = path[1:].mean(0) + A @ (np.asarray(start.mean0) - path[:-1].mean(0))
+    A, moved, scale = (jnp.asarray(value, start.mean0.dtype) for value in (A, moved, scale))
+    return start._replace(A=A, moved=moved, transition_scale=scale)
 
 
 def _base(law: dist.Distribution) -> dist.Distribution:
