@@ -3,9 +3,10 @@
     backstream bench gradients
 
 The gradient of the ELBO of one sequence, at three stages of learning with the default learner: at the start, in the
-middle, late. The chaotic networks have the family of `Settings(shared=True)`. Errors are in units of the length of the reference gradient: the exact one for linear-Gaussian models,
-elsewhere the mean over many backward trajectories, whose own error is shown. "At equal time" is the root mean squared
-error of as many runs, averaged, as fit into the time that plain weights take for one.
+middle, late. The chaotic networks have the family of `Settings(shared=True)`. Errors are in units of the length of the
+reference gradient: the exact one for linear-Gaussian models, elsewhere the mean over many backward trajectories, whose
+own error is shown. "At equal time" is the root mean squared error of as many runs, averaged, as fit into the time that
+plain weights take for one.
 """
 
 from collections.abc import Callable

@@ -68,17 +68,10 @@ def slow_stream() -> str:
     return "\n" + table(["learner", "median", "best seed", "worst seed"], rows)
 
 
-def many_dimensions() -> str:
-    found, rows = parts("recursion_or_window"), []
-    for d, published in ((20, "0.108"), (50, ""), (100, "0.107")):
-        for name, curve in found.items():
-            if name.startswith(f"d={d}, window 8"):
-                last, raw = curve[-1], found[f"d={d}, limit"]["raw"]
-                errors = [f"{value:.4f}" for value in (raw, last["smoothing"], last["filtering"])]
-                cost = f"{last['observations']:,}", f"{1e3 * last['seconds'] / last['observations']:.2f}"
-                rows.append([str(d), name.removeprefix(f"d={d}, "), *cost, *errors, published])
-    header = ["d", "learner", "read", "ms", "the observation itself", "smoothing", "filtering", "Campbell et al."]
-    return "\n" + table(header, rows)
+def bench(name: str) -> str:
+    """What a bench has measured, and its picture."""
+    chosen, path = result(name), RESULTS / f"{name}.json"
+    return "\n" + chosen.markdown(json.loads(path.read_text())) + f"\n![{chosen.TITLE}](images/{name}.png)\n"
 
 
 def reproduced(name: str) -> str:
@@ -296,16 +289,9 @@ def short_streams() -> str:
     return table(["seed: smoothing / filtering", *names.values()], rows)
 
 
-def speed() -> str:
-    """The ratios, the profile, each comparison and the picture."""
-    chosen, content = result("speed"), json.loads((RESULTS / "speed.json").read_text())
-    drawn = any(name.startswith("against ") for name in content["parts"])
-    return chosen.markdown(content) + (f"\n![{chosen.TITLE}]({SPEED})\n" if drawn else "")
-
-
-SPEED = "images/speed.png"
+BENCHES = ("gradients", "learning")
 SECTIONS = {
-    "performance.md": {"speed": speed},
+    "performance.md": {"speed": partial(bench, "speed")},
     "reliability.md": {
         "crashes": crashes,
         "long streams": long_streams,
@@ -316,8 +302,8 @@ SECTIONS = {
     "choosing.md": {
         "recursion or window": recursion_or_window,
         "slow stream": slow_stream,
-        "many dimensions": many_dimensions,
     },
+    "trust.md": {name: partial(bench, name) for name in BENCHES},
     "scale.md": {"fleet": fleet, "short streams": short_streams},
     "reproduction.md": {"summary": summary} | {name: partial(reproduced, name) for name in NAMES} | {"model": model},
 }
@@ -337,7 +323,7 @@ def main() -> None:
         path = DOCS / page
         path.write_text(filled(path.read_text(), sections))
     pictures = [(name, picture(name)) for name in NAMES]
-    for name, place in [*pictures, ("speed", SPEED)] if SPEED in speed() else pictures:
+    for name, place in [*pictures, *((name, f"images/{name}.png") for name in (*BENCHES, "speed"))]:
         path = RESULTS / f"{name}.json"
         if path.exists():
             (DOCS / place).parent.mkdir(exist_ok=True)

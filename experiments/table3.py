@@ -211,7 +211,7 @@ def figure(content: dict[str, Any]):
         unbiased = [row["unbiased_elbo"] for row in part["curve"]]
         top.plot(t, unbiased, ":", color=colour, label=f"{name}, unbiased")
     top.set(xlabel="observations read", ylabel="ELBO per observation", xscale="log")
-    top.set_ylim(bottom=max(top.get_ylim()[0], -40))
+    top.set_ylim(bottom=max(top.get_ylim()[0], -60))
     if top.lines:
         top.legend(fontsize="small", frameon=False)
     for (name, test), panel in zip(tested.items(), rest, strict=True):

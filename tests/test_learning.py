@@ -23,7 +23,8 @@ from backstream.estimators import (
     Scan,
 )
 from backstream.families import Innovation, Kalman, PerStep
-from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, fit, fit_within_epochs
+from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
+from backstream.learning.defaults import build
 from backstream.learning.parameters import ModelParameters
 from backstream.metrics import rmse
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel, StochasticVolatility
@@ -66,6 +67,17 @@ def test_the_same_bits_however_the_stream_is_cut():
     assert int(results[0][0].t) == len(ys)
     assert_same_bits(results[0], results[1])
     assert_same_bits(results[0], results[2])
+
+
+def test_shared_settings():
+    """The family that they build, a rate that held dynamics bear, and what they cannot go with."""
+    p = ChaoticRNN.random(3, key=KEY)
+    _, q, _ = build(p, Settings(shared=True, method="recursion"))
+    assert isinstance(q, Innovation) and q.shared and q.held
+    assert not np.allclose(q.dynamics.A, Innovation.from_model(p, key=KEY).dynamics.A, atol=1e-3)
+    assert Settings(shared=True, method="recursion").step_size() == Settings().step_size()
+    with pytest.raises(ValueError, match="cannot go with learn_model"):
+        Settings(shared=True, learn_model=True)
 
 
 class Poisoned(RecursiveScore.__mro__[1]):
