@@ -194,7 +194,7 @@ def at_equal_time(row: dict[str, float], plain: dict[str, float]) -> float:
 
 def markdown(content: dict[str, Any]) -> str:
     text = f"{content['settings']['length']} observations, N = {content['settings']['particles']}.\n"
-    for case, stages in content["parts"].items():
+    for case, stages in in_order(content).items():
         rows = []
         for stage, found in stages.items():
             for name, row in found.items():
@@ -206,12 +206,18 @@ def markdown(content: dict[str, Any]) -> str:
         errors = ", ".join(f"{found['reference_error']:.3f} ({stage})" for stage, found in stages.items())
         header = ["", "bias", "standard deviation", "cosine", "error at equal time", "ms per observation"]
         text += f"\n**{case}**. Error of the reference: {errors}.\n\n" + table(header, rows)
-    return text if content["parts"] else f"{MISSING.capitalize()}.\n"
+    left = [case for case in cases(content["settings"]) if case not in content["parts"]]
+    return text + (f"\n{MISSING.capitalize()}: {', '.join(left)}.\n" if left else "")
+
+
+def in_order(content: dict[str, Any]) -> dict[str, Any]:
+    """What has been measured, in the order of the cases and not in that of the runs."""
+    return {case: content["parts"][case] for case in cases(content["settings"]) if case in content["parts"]}
 
 
 def figure(content: dict[str, Any]):
     """Bias against standard deviation, one panel for each case; the later the stage, the larger the mark."""
-    found = content["parts"]
+    found = in_order(content)
     drawn, axes = plt.subplots(1, max(1, len(found)), figsize=(3.2 * max(1, len(found)), 3.4), layout="constrained")
     for (case, stages), panel in zip(found.items(), np.atleast_1d(axes), strict=False):
         for name, colour in COLOURS.items():

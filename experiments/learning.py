@@ -188,7 +188,7 @@ def markdown(content: dict[str, Any]) -> str:
         "seeds come within 5 % of the limit in both and stay there, and after how many observations and seconds of "
         "learning, in the median of these.\n\n"
     )
-    text = text + table(header, rows) if rows else f"{MISSING.capitalize()}.\n"
+    text += table(header, rows)
     rows = []
     for dim in settings["large"]["dims"]:
         part = content["parts"].get(f"chaotic RNN, d = {dim}")
@@ -197,6 +197,10 @@ def markdown(content: dict[str, Any]) -> str:
             errors = (part["raw"], start["filtering"], last["filtering"], part["limit"], last["smoothing"])
             cost = 1e3 * last["seconds"] / last["observations"]
             rows.append([str(dim), f"{last['observations']:,}", f"{cost:.1f}", *(f"{error:.4f}" for error in errors)])
+    every = [*cases(settings), *(f"chaotic RNN, d = {dim}" for dim in settings["large"]["dims"])]
+    left = [case for case in every if not any(name == case or name.startswith(f"{case}:") for name in content["parts"])]
+    if left:
+        text += f"\n{MISSING.capitalize()}: {', '.join(left)}.\n"
     if rows:
         header = ["chaotic RNN, d", "read", "ms each", "the observation itself", "filtering, before", "filtering"]
         text += "\n" + table([*header, "its limit", "smoothing"], rows)

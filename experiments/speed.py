@@ -23,6 +23,7 @@ import optax
 from cuthbert.gaussian import kalman
 from cuthbert.smc import particle_filter
 from cuthbertlib.resampling import systematic
+from matplotlib.ticker import NullFormatter
 
 from backstream import metrics, posterior
 from backstream.estimators import (
@@ -526,6 +527,9 @@ def figure(content: dict[str, Any]):
         panel.plot(x, [row["compile_s"] for row in times.values()], "s--", color=ORANGE, label="compile, s")
         panel.plot(x, [row["megabytes"] for row in times.values()], "^:", color=GREEN, label="memory, MB")
         panel.set(xscale="log", yscale="log", xlabel=name)
+        panel.set_xticks(x, [f"{size:g}" for size in x])
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_minor_formatter(NullFormatter())
         panel.set_title(f"{name}^{exponent(times):.2f}", fontsize="small", color=BLACK)
     if found:
         np.atleast_1d(axes)[0].legend(fontsize="x-small", frameon=False)
