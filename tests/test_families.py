@@ -333,6 +333,14 @@ def test_innovation_starts_from_a_path():
     np.testing.assert_allclose(diagonal, lagged, atol=5 * np.sqrt(2 / steps))  # of stationary states
 
 
+def test_a_path_sees_every_attractor():
+    """Units that pull themselves away from zero stay on one side of it, by chance: no drift comes of that."""
+    bistable = ChaoticRNN(2.0 * jnp.eye(2), step=0.01)
+    assert np.abs(np.asarray(bistable.simulate(2000, key=KEY)[0]).mean(0)).min() > 1.0
+    q = Innovation.from_model(bistable, path=20_000, key=KEY)
+    assert np.abs(q.dynamics.drift).max() < 0.05  # 1.3 from a single path
+
+
 def test_held_dynamics_are_not_learned():
     """Their gradient is zero, that of the network is not, and the ELBO is what it was."""
     model = ChaoticRNN.random(2, key=KEY)

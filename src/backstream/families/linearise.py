@@ -15,6 +15,8 @@ from backstream.models.matrices import multiply
 MAX_EXPANSION = 1.25
 """Larger singular values of the transition's Jacobian say more about the point than about the model."""
 NUM_DRAWS = 4096
+NUM_STARTS = 20
+"""A path is made of so many, each from the prior: one alone may stay at one of several attractors."""
 NAMES = "prior", "transition", "emission"
 
 
@@ -88,18 +90,21 @@ def along_path(
     d = len(start.mean0)
     if steps < 10 * d:
         raise ValueError(f"A path for {d} states must have at least {10 * d} steps, not {steps}.")
-    inputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (steps, *jnp.shape(leaf))), u)
-    path = np.asarray(p.simulate(steps, inputs, key=key)[0], np.float64)
-    if not np.isfinite(path).all():
-        raise ValueError(f"A simulated path of {steps} steps leaves the finite numbers: no linear map fits it.")
-    before, after = (part - part.mean(0) for part in (path[:-1], path[1:]))
+    length = -(-steps // NUM_STARTS) + 1
+    inputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (length, *jnp.shape(leaf))), u)
+    keys = jax.random.split(key, NUM_STARTS)
+    paths = np.asarray(jax.jit(jax.vmap(lambda key: p.simulate(length, inputs, key=key)[0]))(keys), np.float64)
+    if not np.isfinite(paths).all():
+        raise ValueError(f"A simulated path of {length} steps leaves the finite numbers: no linear map fits it.")
+    steps, ends = NUM_STARTS * (length - 1), (paths[:, :-1].reshape(-1, d), paths[:, 1:].reshape(-1, d))
+    before, after = (part - part.mean(0) for part in ends)
     if full:
         A = np.linalg.lstsq(before, after, rcond=None)[0].T
     else:
         A = np.diag((before * after).sum(0) / np.maximum((before**2).sum(0), 1e-300))
     left = after - before @ A.T
-    scale = np.sqrt((left**2).sum(0) / (steps - 2 - (d if full else 1)))
-    moved = path[1:].mean(0) + A @ (np.asarray(start.mean0) - path[:-1].mean(0))
+    scale = np.sqrt((left**2).sum(0) / (steps - 1 - (d if full else 1)))
+    moved = ends[1].mean(0) + A @ (np.asarray(start.mean0) - ends[0].mean(0))
     A, moved, scale = (jnp.asarray(value, start.mean0.dtype) for value in (A, moved, scale))
     return start._replace(A=A, moved=moved, transition_scale=scale)
 
