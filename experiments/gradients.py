@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from backstream.estimators import (
     BackwardSampling,
@@ -218,17 +219,22 @@ def in_order(content: dict[str, Any]) -> dict[str, Any]:
 def figure(content: dict[str, Any]):
     """Bias against standard deviation, one panel for each case; the later the stage, the larger the mark."""
     found = in_order(content)
-    drawn, axes = plt.subplots(1, max(1, len(found)), figsize=(3.2 * max(1, len(found)), 3.4), layout="constrained")
-    for (case, stages), panel in zip(found.items(), np.atleast_1d(axes), strict=False):
+    columns = max(1, (len(found) + 1) // 2)
+    drawn, axes = plt.subplots(2, columns, figsize=(3 * columns, 6), layout="constrained", squeeze=False)
+    for (case, stages), panel in zip(found.items(), axes.flat, strict=False):
         for name, colour in COLOURS.items():
             rows = [stage[name] for stage in stages.values()]
             x, y = ([max(row[key], 1e-4) for row in rows] for key in ("deviation", "bias"))
             panel.plot(x, y, "-", color=colour, linewidth=0.6)
             panel.scatter(x, y, s=[14 * (k + 1) for k in range(len(rows))], color=colour, label=name)
-        panel.set(xscale="log", yscale="log", xlabel="standard deviation", title=case)
-        panel.title.set_fontsize("small")
-    first = np.atleast_1d(axes)[0]
-    first.set_ylabel("bias")
+        panel.set(xscale="log", yscale="log")
+        panel.set_title(case, fontsize="small")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_minor_formatter(NullFormatter())
+    for panel in axes.flat[len(found) :]:
+        panel.set_visible(False)
+    drawn.supxlabel("standard deviation", fontsize="small")
+    drawn.supylabel("bias", fontsize="small")
     if found:
-        first.legend(fontsize="x-small", frameon=False)
+        axes[0, 0].legend(fontsize="x-small", frameon=False)
     return drawn

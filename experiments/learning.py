@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from backstream import metrics
 from backstream.learning import Settings, default_learner
@@ -218,7 +219,8 @@ def figure(content: dict[str, Any]):
                 x, y = [row["seconds"] for row in rows], [row["filtering"] / best["filtering"] for row in rows]
                 panel.plot(x, y, color=colour, linewidth=1, alpha=0.7, label=None if k else method)
         panel.axhline(1.05, color=GREY, linestyle=":", linewidth=1)
-        panel.set(xscale="log", yscale="log")
+        panel.set(xscale="log", ylim=(None, min(panel.get_ylim()[1], 4.0)))
+        panel.xaxis.set_minor_formatter(NullFormatter())
         panel.set_title(case, fontsize="small")
     for panel in axes.flat[len(found) :]:
         panel.set_visible(False)

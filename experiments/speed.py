@@ -528,8 +528,8 @@ def figure(content: dict[str, Any]):
         panel.plot(x, [row["megabytes"] for row in times.values()], "^:", color=GREEN, label="memory, MB")
         panel.set(xscale="log", yscale="log", xlabel=name)
         panel.set_xticks(x, [f"{size:g}" for size in x])
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.set_minor_formatter(NullFormatter())
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.tick_params(which="both", labelsize="x-small")
         panel.set_title(f"{name}^{exponent(times):.2f}", fontsize="small", color=BLACK)
     if found:
         np.atleast_1d(axes)[0].legend(fontsize="x-small", frameon=False)
