@@ -90,7 +90,8 @@ def ahead(parts: dict[str, Any], epochs: int) -> str:
     counts = []
     for inside, per_epoch in ((INSIDE, PER_EPOCH), (OUR_INSIDE, OUR_PER_EPOCH)):
         pairs = zip(*(over_seeds(parts, name, "elbo") for name in (inside, per_epoch)), strict=False)
-        won = [np.mean(a[epochs - 4 : epochs + 1]) > np.mean(b[epochs - 4 : epochs + 1]) for a, b in pairs]
+        last = slice(max(0, epochs - 4), epochs + 1)
+        won = [np.mean(a[last]) > np.mean(b[last]) for a, b in pairs]
         counts.append(f"{sum(won)} of {len(won)}")
     return (
         f"After {epochs} epochs updates inside are ahead on {counts[0]} sequences with the paper's settings, on "
