@@ -58,7 +58,7 @@ QUICK = {
     "length": 10,
     "particles": 20,
     "width": 8,
-    "path": 1000,
+    "path": 20_000,
     "dims": [2],
     "stages": {"start": 0, "late": 200},
     "trajectories": 50,

@@ -46,10 +46,10 @@ QUICK = {
     "fresh": 100,
     "every": 250,
     "width": 8,
-    "path": 1000,
+    "path": 20_000,
     "dims": [2],
     "limit_particles": 1000,
-    "large": SETTINGS["large"] | {"dims": [4], "observations": 1000, "path": 1000},
+    "large": SETTINGS["large"] | {"dims": [4], "observations": 1000, "path": 20_000},
 }
 METHODS = {"window": BLUE, "recursion": ORANGE}
 
