@@ -33,7 +33,7 @@ from backstream.estimators import (
 )
 from backstream.estimators.base import flatten
 from backstream.families import Innovation, Kalman
-from backstream.learning import Settings, default_learner
+from backstream.learning import default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.plots import BLACK, BLUE, GREEN, GREY, ORANGE
 
@@ -172,7 +172,7 @@ def measure(make: Callable, settings: dict[str, Any], replicates: int) -> dict[s
 
 def learned(p, q, ys, inputs, stages: dict[str, int], key: jax.Array) -> dict[str, Any]:
     """q after each number of observations."""
-    learner = default_learner(p, Settings(shared=getattr(q, "shared", False)))
+    learner = default_learner(p)
     first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs)) for part in (0, slice(1, None)))
     state, _ = learner.init(q, *first, key=key)
     families, read = {}, 0

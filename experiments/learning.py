@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib.ticker import NullFormatter
 
 from backstream import metrics
+from backstream.families import Innovation
 from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian
 from backstream.plots import BLUE, GREY, ORANGE
@@ -69,7 +70,7 @@ def stream(make: Callable, settings: dict[str, Any], seed: int):
 
 def curve(make: Callable, method: str, settings: dict[str, Any], seed: int) -> list[dict[str, Any]]:
     p, q, ys, inputs, judge, key = stream(make, settings, seed)
-    learner = default_learner(p, Settings(method=method, shared=getattr(q, "shared", False)))
+    learner = default_learner(p, Settings(method=method, shared=isinstance(q, Innovation) and q.shared))
     return learn(
         learner, q, ys, judge.errors, settings["every"], inputs, key=key, most_seconds=settings["most_seconds"]
     )

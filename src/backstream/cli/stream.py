@@ -72,7 +72,9 @@ def stream(
     lag: Annotated[int | None, typer.Option(help="Rows in the window. Default: 16.")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws through the window. Default: 4.")] = None,
     particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. Default: 100.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Step size. Default: 0.003; 0.001 for recursion.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Step size. Default: 0.003; 0.001 for recursion without --shared.")
+    ] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the network. Default: 64.")] = None,
     shared: Annotated[
         bool | None,
