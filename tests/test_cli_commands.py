@@ -127,7 +127,7 @@ def test_help_teaches_and_is_quick():
     for command in ("simulate", "stream", "smooth", "forecast", "evaluate", "plot", "inspect"):
         shown = " ".join(run(command, "--help").stdout.split())
         assert f"Example: backstream {command}" in shown, command
-        assert command != "stream" or "Step size. Default: 0.003; 0.001 for recursion." in shown
+        assert command != "stream" or "Step size. Default: 0.003; 0.001 for recursion without --shared." in shown
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
