@@ -23,7 +23,6 @@ from backstream.estimators import (
     BackwardSampling,
     BackwardTrajectories,
     Exact,
-    Forward,
     MomentCorrected,
     RecursivePathwise,
     RecursiveScore,
@@ -45,9 +44,7 @@ SETTINGS = {
     "length": 40,
     "particles": 100,
     "width": 32,
-    "path": 20_000,
     "dims": [5, 10, 20, 50, 100],
-    "forward_up_to": 20,
     "stages": {"start": 0, "middle": 2000, "late": 10_000},
     "stages_from_50": {"start": 0, "middle": 500, "late": 2000},
     "trajectories": 500,
@@ -58,7 +55,6 @@ QUICK = {
     "length": 10,
     "particles": 20,
     "width": 8,
-    "path": 20_000,
     "dims": [2],
     "stages": {"start": 0, "late": 200},
     "trajectories": 50,
@@ -75,15 +71,14 @@ COLOURS = {
 }
 
 
-def estimators(settings: dict[str, Any], exact_sensitivity: bool) -> dict[str, Any]:
-    """Where ∂a_t/∂λ is too large to be carried, all of them replay the last two updates."""
-    N, sensitivity = settings["particles"], Forward() if exact_sensitivity else Truncated(2)
+def estimators(settings: dict[str, Any]) -> dict[str, Any]:
+    N = settings["particles"]
     return {
-        PLAIN: Scan(RecursiveScore(N, sensitivity=sensitivity)),
-        "corrected weights": Scan(RecursiveScore(N, MomentCorrected(), sensitivity)),
-        "two backward draws": Scan(RecursiveScore(N, BackwardSampling(2), sensitivity)),
+        PLAIN: Scan(RecursiveScore(N)),
+        "corrected weights": Scan(RecursiveScore(N, MomentCorrected())),
+        "two backward draws": Scan(RecursiveScore(N, BackwardSampling(2))),
         "paper's settings": Scan(RecursiveScore(N, BackwardSampling(2), Truncated(2), SameSample())),
-        "pathwise": Scan(RecursivePathwise(N, sensitivity)),
+        "pathwise": Scan(RecursivePathwise(N)),
         "4 trajectories, offline": BackwardTrajectories(4),
     }
 
@@ -106,8 +101,7 @@ def slow(settings: dict[str, Any], key: jax.Array):
 def chaotic(dim: int):
     def make(settings: dict[str, Any], key: jax.Array):
         p = ChaoticRNN.random(dim, key=key)
-        fitted = {"shared": True, "path": settings["path"], "held": True}
-        return p, Innovation.from_model(p, settings["width"], **fitted, key=key)
+        return p, Innovation.from_model(p, settings["width"], shared=True, tangent=True, key=key)
 
     return make
 
@@ -144,7 +138,7 @@ def measure(make: Callable, settings: dict[str, Any], replicates: int) -> dict[s
 
     exact = isinstance(q, Kalman)
     reference = gradient(Exact() if exact else BackwardTrajectories(settings["trajectories"]))
-    compiled = {name: gradient(e) for name, e in estimators(settings, q.state_dim <= settings["forward_up_to"]).items()}
+    compiled = {name: gradient(estimator) for name, estimator in estimators(settings).items()}
     for stage, q in families.items():
         batches = np.array(
             [reference(q, key) for key in jax.random.split(keys[3], 1 if exact else settings["batches"])]

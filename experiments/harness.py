@@ -229,8 +229,9 @@ def copied(state: LearnerState) -> LearnerState:
 
 
 def first_within(curve: list[dict[str, Any]], limit: dict[str, float], share: float = 0.05) -> dict[str, Any] | None:
-    """The first row from which on smoothing and filtering stay within `share` of the limit, or None."""
-    inside = [all(row[name] <= (1 + share) * limit[name] for name in ("smoothing", "filtering")) for row in curve]
+    """The first row from which on smoothing and filtering stay within `share` of those limits that there are."""
+    names = [name for name in ("smoothing", "filtering") if name in limit]
+    inside = [all(row[name] <= (1 + share) * limit[name] for name in names) for row in curve]
     if not inside or not inside[-1]:
         return None
     last_outside = max((k for k, ok in enumerate(inside) if not ok), default=-1)

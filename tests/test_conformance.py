@@ -52,6 +52,7 @@ def families(dtype):
         "kalman": Kalman.random(p["linear"], key=KEY),
         "conjugate": Conjugate.create(2, 2, width=4, key=KEY),
         "innovation": Innovation.from_model(p["chaotic"], width=4, key=KEY),
+        "tangent": Innovation.from_model(p["chaotic"], width=4, shared=True, tangent=True, key=KEY),
         "recurrent": Recurrent.create(2, 2, width=4, key=KEY),
         "per_step": PerStep.create(2, 2, width=4, key=KEY),
     }
@@ -83,6 +84,7 @@ CASES += [
 ]
 CASES += [("chaotic", f, RecursiveScore(3, w)) for f in ("conjugate", "innovation", "recurrent") for w in WEIGHTS]
 CASES += [("chaotic", "innovation", e) for e in EXTRAS[1:]]
+CASES += [("chaotic", "tangent", e) for e in (RecursiveScore(3, MomentCorrected(), Truncated(2)), *EXTRAS[3:6])]
 CASES += [("chaotic", "per_step", RecursiveScore(3, w, Frozen())) for w in WEIGHTS]
 CASES += [("chaotic", "per_step", Regression(4, KernelRidge(), Frozen()))]
 # The rest is covered with the default sensitivity and baseline: vmap doubles what has to be compiled.

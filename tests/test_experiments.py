@@ -154,18 +154,21 @@ def test_gradients(monkeypatch, tmp_path):
 
 
 def test_learning(monkeypatch, tmp_path):
-    """The window ends nearer to the limit than it starts, and so does a network that is learned alone."""
-    monkeypatch.setattr(learning, "cases", lambda _: {"chaotic": learning.chaotic(2)})
-    monkeypatch.setattr(learning, "METHODS", {"window": "black"})
-    monkeypatch.setattr(jax, "clear_caches", lambda: None)
-    page = reproduction.reproduce("learning", tmp_path, quick=True, replicates=1, command="bench")
-    assert "`backstream bench learning --quick`" in page.read_text() and "nan" not in page.read_text()
-    assert page.with_suffix(".png").stat().st_size > 5000
-    parts = json.loads(page.with_suffix(".json").read_text())["parts"]
-    first, *_, last = parts["chaotic: window, seed 0"]
-    limit, large = parts["chaotic: limit, seed 0"], parts["chaotic RNN, d = 4"]
-    assert last["filtering"] < min(first["filtering"], 0.5 * (limit["filtering"] + limit["raw"]))
-    assert 0.9 * large["limit"] < large["curve"][-1]["filtering"] < 0.95 * large["start"]["filtering"] < large["raw"]
+    """The window ends nearer to the limit than it starts, and the recursion to that of a filter that is told more."""
+    made = {"chaotic": ("window", learning.chaotic(2)), "larger": ("recursion", learning.chaotic(4))}
+    for case, (method, make) in made.items():
+        monkeypatch.setattr(learning, "cases", lambda _, case=case, make=make: {case: make})
+        monkeypatch.setattr(learning, "METHODS", {method: learning.METHODS[method]})
+        monkeypatch.setattr(jax, "clear_caches", lambda: None)
+        page = reproduction.reproduce("learning", tmp_path / case, quick=True, replicates=1, command="bench")
+        assert "`backstream bench learning --quick`" in page.read_text() and "nan" not in page.read_text()
+        assert page.with_suffix(".png").stat().st_size > 5000
+        parts = json.loads(page.with_suffix(".json").read_text())["parts"]
+        first, *_, last = parts[f"{case}: {method}, seed 0"]
+        limit = parts[f"{case}: limit, seed 0"]
+        halfway = 0.5 * (limit["filtering"] + limit["raw"])
+        assert 0.9 * limit["filtering"] < last["filtering"] < min(first["filtering"], halfway)
+        monkeypatch.undo()
 
 
 def test_the_filter_that_is_told_the_others():

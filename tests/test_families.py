@@ -14,6 +14,7 @@ from backstream.estimators import BackwardTrajectories
 from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent, TanhCell
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
+from backstream.families.held import Held
 from backstream.families.linear import LinearDynamics
 from backstream.families.linearise import linearise
 from backstream.gaussian import Gaussian, cholesky, inverse, inverse_root
@@ -123,8 +124,19 @@ def test_kalman_start_of_the_paper():
 # ---- float32 ----------------------------------------------------------------------------------------------------
 
 
+def cast(tree, dtype):
+    """With what is held."""
+
+    def one(leaf):
+        if isinstance(leaf, Held):
+            return Held.of(cast(leaf.value, dtype))
+        return leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
+
+    return jax.tree.map(one, tree, is_leaf=lambda leaf: isinstance(leaf, Held))
+
+
 def single(tree):
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf, tree)
+    return cast(tree, jnp.float32)
 
 
 def random_family(kind, seed, q_scale, r_scale, full):
@@ -308,50 +320,72 @@ def test_a_shared_network_reads_each_coordinate_alone():
     np.testing.assert_allclose(before[1][0], before[1][2], rtol=1e-12)
 
 
-def test_innovation_starts_from_a_path():
-    """Of a linear model the path gives its A and its noise back, within five standard errors of a least squares fit,
-    which a right program exceeds about once in 100 000 seeds. Of the chaotic network it gives a better prediction, on
-    a path of its own, than the slope at the prior mean. One fixed seed."""
-    linear, steps = linear_model(True), 20_000
-    q = Innovation.from_model(linear, path=steps, key=KEY)
-    states = np.asarray(linear.simulate(steps, key=jax.random.key(5))[0])
-    Q = np.asarray(linear.dense().Q)
-    errors = np.sqrt(np.outer(np.diag(Q), np.diag(np.linalg.inv(np.cov(states.T)))) / steps)
-    assert (np.abs(q.dynamics.A - linear.dense().A) < 5 * errors).all()
-    np.testing.assert_allclose(q.dynamics.noise.dense().diagonal(), np.diag(Q), rtol=5 * np.sqrt(2 / steps))
-    model = ChaoticRNN.random(10, key=KEY)
-    states = model.simulate(2000, key=jax.random.key(6))[0]
-
-    def left(q):
-        predicted = states[:-1] @ q.dynamics.A.T + q.dynamics.drift
-        return rmse(predicted, states[1:])
-
-    fitted, at_the_prior_mean = (left(Innovation.from_model(model, path=path, key=KEY)) for path in (steps, 0))
-    assert fitted < 0.105 < at_the_prior_mean  # the noise has a standard deviation of 0.1
-    diagonal = Innovation.from_model(linear, path=steps, full_transition=False, key=KEY).dynamics.A
-    lagged = [np.corrcoef(x[:-1], x[1:])[0, 1] for x in np.asarray(linear.simulate(steps, key=KEY)[0]).T]
-    np.testing.assert_allclose(diagonal, lagged, atol=5 * np.sqrt(2 / steps))  # of stationary states
+def test_a_tangent_is_the_transition_where_the_filter_is():
+    """Of the chaotic network, whose transition is x + 0.04 (2.5 W tanh x − x): the prediction starts from the image of
+    the mean and stretches by the slope there, and so does the potential. Nothing of it is a part of λ."""
+    model = ChaoticRNN.random(3, key=KEY)
+    q = Innovation.from_model(model, 4, shared=True, tangent=True, key=KEY)
+    first = q.init(jnp.array([0.9, -0.7, 0.2]))
+    state = q.update(first, jnp.full(3, jnp.nan))  # predicts only
+    (m, P), (mean, cov) = (q.marginal(a).moments() for a in (first, state))
+    W = np.asarray(model.W)
+    slope = 0.96 * np.eye(3) + 0.1 * W * (1 - np.tanh(m) ** 2)
+    moved = 0.96 * m + 0.1 * W @ np.tanh(m)
+    np.testing.assert_allclose(mean, moved, rtol=1e-4)
+    np.testing.assert_allclose(cov, slope @ P @ slope.T + 0.01 * np.eye(3), rtol=1e-4)
+    x = jnp.array([0.3, 0.1, -0.2])
+    psi = q.potential(state, x)
+    np.testing.assert_allclose(psi.precision, slope.T @ slope / 0.01, rtol=1e-9)
+    np.testing.assert_allclose(psi.eta1, slope.T @ (x - moved + slope @ m) / 0.01, rtol=1e-9)
+    assert sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))) == 4 * 2 + 4 + 2 * 4 + 2
 
 
-def test_a_path_sees_every_attractor():
-    """Units that pull themselves away from zero stay on one side of it, by chance: no drift comes of that."""
-    bistable = ChaoticRNN(2.0 * jnp.eye(2), step=0.01)
-    assert np.abs(np.asarray(bistable.simulate(2000, key=KEY)[0]).mean(0)).min() > 1.0
-    q = Innovation.from_model(bistable, path=20_000, key=KEY)
-    assert np.abs(q.dynamics.drift).max() < 0.05  # 1.3 from a single path
+def test_a_tangent_to_a_linear_model_is_exact():
+    """With the model's own A, drift and noise in the place of the tangent the states are the same, with inputs too."""
+    model, inputs = Driven(), jnp.array([0.3, -1.0, 0.5])
+    ys = model.simulate(3, inputs, key=KEY)[1]
+    tangent = Innovation.from_model(model, 4, inputs[0], tangent=True, key=KEY)
+    x, linear = (
+        jnp.array([0.2, -0.1]),
+        LinearDynamics.create(jnp.zeros(2), jnp.ones(2), 0.5 * jnp.eye(2), 0.3 * jnp.ones(2)),
+    )
+    state = tangent.init(ys[0], inputs[0])
+    for y, u in zip(ys[1:], inputs[1:], strict=True):
+        fixed = eqx.tree_at(lambda own: own.drift, linear, u * jnp.ones(2), is_leaf=lambda leaf: leaf is None)
+        expected = eqx.tree_at(lambda q: q.dynamics, tangent, fixed).update(state._replace(link=None), y)
+        state = tangent.update(state, y, u)
+        np.testing.assert_allclose(state.mean, expected.mean, rtol=1e-9)
+        np.testing.assert_allclose(state.factor, expected.factor, rtol=1e-9)
+        np.testing.assert_allclose(tangent.potential(state, x).eta, fixed.potential(x).eta, rtol=1e-9)
 
 
-def test_held_dynamics_are_not_learned():
-    """Their gradient is zero, that of the network is not, and the ELBO is what it was."""
-    model = ChaoticRNN.random(2, key=KEY)
-    ys, values = model.simulate(20, key=KEY)[1], []
-    for held in (False, True):
-        q = Innovation.from_model(model, 4, held=held, key=KEY)
-        estimate = BackwardTrajectories(3)(model, q, ys, key=KEY)
-        values.append(estimate.elbo)
-        moved = [np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(estimate.gradient.dynamics)]
-        assert any(moved) != held and np.abs(estimate.gradient.net.layers[0].weight).max() > 0
-    assert values[0] == values[1]
+class Driven(StateSpaceModel):
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(0.5 * x + u, 0.3).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, 0.2).to_event(1)
+
+
+def test_what_is_held_comes_back_bit_by_bit_and_is_not_learned():
+    """Numbers of either precision, integers, text, NaN and −0; through compiled code; with no gradient."""
+    value = {
+        "single": jnp.array([1.5, -0.0, jnp.nan], jnp.float32),
+        "double": np.array([[np.pi]]),
+        "count": jnp.array(3),
+        "name": "noise",
+    }
+    held = Held.of(value)
+    for found in (held.value, eqx.filter_jit(lambda held: held)(held).value):
+        assert found["name"] == "noise" and found["count"] == 3
+        assert found["single"].dtype == jnp.float32 and np.signbit(found["single"][1])
+        np.testing.assert_array_equal(found["single"], value["single"])
+        np.testing.assert_array_equal(found["double"], value["double"])
+    gradient = eqx.filter_grad(lambda both: both[0] * both[1].value["double"].sum())((jnp.array(2.0), held))
+    assert gradient[0] == np.pi and not jax.tree.leaves(eqx.filter(gradient[1], eqx.is_array))
 
 
 def test_innovation_takes_a_users_model_as_it_is():
@@ -519,6 +553,7 @@ def test_per_step_ignores_y_and_keeps_what_was(full):
 # ---- what every family keeps to -----------------------------------------------------------------------------------
 
 VOLATILITY = StochasticVolatility(jnp.zeros(3), jnp.full(3, 0.9), jnp.full(3, 0.3))
+CHAOTIC = ChaoticRNN.random(3, key=KEY)
 DYNAMICS_3 = LinearDynamics.create(jnp.zeros(3), jnp.ones(3), jnp.full(3, 0.9), jnp.full(3, 0.3))
 FAMILIES = {
     "Kalman": lambda: Kalman.from_model(linear_model(False)),
@@ -528,6 +563,7 @@ FAMILIES = {
     "Innovation": lambda: Innovation.from_model(linear_model(True), width=8, key=KEY),
     "Innovation, diagonal": lambda: Innovation.from_model(linear_model(False), 8, full_transition=False, key=KEY),
     "Innovation, shared": lambda: Innovation.from_model(linear_model(True), width=8, shared=True, key=KEY),
+    "Innovation, tangent": lambda: Innovation.from_model(CHAOTIC, 8, shared=True, tangent=True, key=KEY),
     "Innovation, scale": lambda: Innovation.from_model(VOLATILITY, width=8, key=KEY),
     "Innovation, no B": lambda: Innovation.create(DYNAMICS_3, jnp.ones(2), width=8, key=KEY),
     "Recurrent": lambda: Recurrent.create(3, 2, 8, key=KEY),
@@ -551,7 +587,7 @@ def stream(q):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_dtype_is_kept(q, dtype):
-    q = jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, q)
+    q = cast(q, dtype)
     ys = stream(q).astype(dtype)
 
     def everything(ys):
@@ -639,6 +675,7 @@ def test_affine_is_what_the_families_say(q):
 
 ONES = jnp.ones(2)
 DYNAMICS = LinearDynamics.create(0 * ONES, ONES, ONES, ONES)
+TANGENT = Innovation.from_model(ChaoticRNN.random(2, key=KEY), tangent=True, key=KEY).dynamics
 
 
 @pytest.mark.parametrize(
@@ -663,7 +700,10 @@ DYNAMICS = LinearDynamics.create(0 * ONES, ONES, ONES, ONES)
         (lambda: Innovation.create(DYNAMICS, -ONES, key=KEY), "obs_scale must be positive"),
         (lambda: Innovation.create(DYNAMICS, ONES, offset=ONES, key=KEY), "needs an observation_matrix"),
         (lambda: Innovation.create(DYNAMICS, ONES, shared=True, key=KEY), "A shared network reads what is new in y"),
-        (lambda: Innovation.from_model(VOLATILITY, path=29, key=KEY), "at least 30 steps, not 29"),
+        (
+            lambda: Innovation.create(TANGENT, ONES, jnp.eye(2), clock=0, key=KEY),
+            "A Tangent has no clock: the model reads the time itself",
+        ),
         (lambda: Innovation.create(DYNAMICS, ONES, jnp.eye(2), jnp.ones(3), key=KEY), r"offset must have shape \(2,\)"),
         (lambda: Recurrent.create(2, 2, obs_scale=0.0, key=KEY), "obs_scale must be positive, but is 0.0"),
         (lambda: PerStep.create(2, 2, std=-1.0, key=KEY), "std must be positive, but is -1.0"),

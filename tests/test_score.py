@@ -26,8 +26,8 @@ from backstream.estimators import (
     Truncated,
 )
 from backstream.estimators.weights import AbstractWeights, SampledPairs
-from backstream.families import Kalman
-from backstream.models import LinearGaussian, StateSpaceModel
+from backstream.families import Innovation, Kalman
+from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
 D, DY, T, N = 2, 2, 5, 6
 
@@ -178,19 +178,24 @@ def test_forward_equals_truncation_beyond_the_start():
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+CHAOTIC = ChaoticRNN.random(D, key=jax.random.key(3))
+
+
 @pytest.mark.parametrize(
-    "score",
+    ("score", "p", "q"),
     [
-        RecursiveScore(N),
-        RecursiveScore(N, MomentCorrected(), objective=Renewal(0.8)),
-        RecursiveScore(N, BackwardSampling(2), baseline=SameSample()),
-        RecursiveScore(N, baseline=NoBaseline()),
+        (RecursiveScore(N), model(), family()),
+        (RecursiveScore(N, MomentCorrected(), objective=Renewal(0.8)), model(), family()),
+        (RecursiveScore(N, BackwardSampling(2), baseline=SameSample()), model(), family()),
+        (RecursiveScore(N, baseline=NoBaseline()), model(), family()),
+        (RecursiveScore(N), CHAOTIC, Innovation.from_model(CHAOTIC, 4, tangent=True, key=jax.random.key(4))),
     ],
-    ids=["all", "corrected and renewed", "sampled", "bare"],
+    ids=["all", "corrected and renewed", "sampled", "bare", "tangent"],
 )
-def test_in_reverse_it_is_the_same(score):
-    """`ReverseScore` draws what the recursion draws, and gives what its increments add up to."""
-    p, q, ys, key = model(), family(), observations(), jax.random.key(11)
+def test_in_reverse_it_is_the_same(score, p, q):
+    """`ReverseScore` draws what the recursion draws, and gives what its increments add up to. That holds the forward
+    sensitivities to reverse differentiation, those of a potential that depends on the state before among them."""
+    ys, key = p.simulate(T, key=jax.random.key(5))[1], jax.random.key(11)
 
     @jax.jit
     def added_up():

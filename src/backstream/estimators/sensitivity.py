@@ -115,30 +115,23 @@ class AbstractSensitivity(eqx.Module):
 
 
 class JacobianPull(AbstractPull):
-    """J_t = U_a J_{t-1} + U_λ, with J_{t-1} None at the first observation, and U_λ in the columns that U reads."""
+    """J_{t-1}, None at the first observation, and J_t."""
 
     J_previous: Float[Array, "a p"] | None
-    U_a: Float[Array, "a a"] | None
-    U_lam: list[Columns]
-    size: int = eqx.field(static=True)
+    J: Float[Array, "a p"]
 
     def __call__(self, *cotangents):
-        if self.J_previous is None or self.U_a is None:
-            values = self.U_lam[0].values
-            J = jnp.zeros((len(values), self.size), values.dtype)
-        else:
-            J = self.U_a @ self.J_previous
-        J, pulled = add_columns(J, self.U_lam), []
+        pulled = []
         for given in cotangents:
             everywhere, direct = None, given.direct
             if given.to_previous is not None and self.J_previous is not None:
                 # What belongs to single columns is added to a product at once: there it can be done in place.
                 everywhere, direct = add_columns(given.to_previous @ self.J_previous, given.direct), []
             if given.to_now is not None:
-                through_now = given.to_now @ J
+                through_now = given.to_now @ self.J
                 everywhere = through_now if everywhere is None else everywhere + through_now
             pulled.append(Pulled(everywhere, direct))
-        return pulled, J
+        return pulled, self.J
 
 
 class Forward(AbstractSensitivity):
@@ -158,19 +151,23 @@ class Forward(AbstractSensitivity):
 
     def init(self, q, y, u):
         a, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
-        rows = jax.vmap(vjp)(jnp.eye(len(a), dtype=a.dtype))
-        return JacobianPull(None, None, columns(starts, rows[0]), flatten(q)[0].size)
+        rows = jax.vmap(vjp)(jnp.eye(len(a), dtype=a.dtype))[0]
+        J = jnp.zeros((len(a), flatten(q)[0].size), a.dtype)
+        return JacobianPull(None, add_columns(J, columns(starts, rows)))
 
     def advance(self, q, carry, state, y, u):
-        a, restore = ravel_pytree(state)
+        (lam, rebuild), (a, restore) = flatten(q), ravel_pytree(state)
+        J_previous = carry if self.discount == 1 else self.discount * carry
 
         def update(q, a):
             return flatten_state(q.update(restore(a), y, u))
 
+        if lam.size < a.size:  # column by column: the derivatives of U along λ, never the matrix ∂_a U
+            _, along = jax.linearize(lambda lam, a: update(rebuild(lam), a), lam, a)
+            return JacobianPull(J_previous, jax.vmap(along, (0, 1), 1)(jnp.eye(lam.size, dtype=lam.dtype), J_previous))
         a_next, vjp, starts = _vjp(update, q, a)
         rows, U_a = jax.vmap(vjp)(jnp.eye(len(a_next), dtype=a.dtype))
-        J_previous = carry if self.discount == 1 else self.discount * carry
-        return JacobianPull(J_previous, U_a, columns(starts, rows), flatten(q)[0].size)
+        return JacobianPull(J_previous, add_columns(U_a @ J_previous, columns(starts, rows)))
 
 
 def _vjp(function: Callable[..., Array], q: BackwardFamily, *arguments: Array):

@@ -1,6 +1,6 @@
 """The default family: a network reads what is new in y_t, and answers with a Gaussian site."""
 
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
-from backstream.families.linear import LinearDynamics, Prediction
-from backstream.families.linearise import along_path, linearise
+from backstream.families.covariance import PositiveDefinite
+from backstream.families.held import Held
+from backstream.families.linear import Filtered, LinearDynamics, Prediction
+from backstream.families.linearise import Linearisation, linearise, tangent_at
 from backstream.families.networks import apart, perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.matrices import floating, require_positive
@@ -23,6 +25,48 @@ LEAK = 1e-6
 """The power of the prior that every prediction is multiplied with."""
 FLOOR = 1e-6
 """Added to variance ratios before their logarithm is taken."""
+
+
+class Tangent(eqx.Module):
+    """A model's own transition, linearised where the filter is. Nothing of it is learned."""
+
+    held: Held
+    """The model, and mean and scales of its prior, and the scales of its transition there."""
+
+    @classmethod
+    def of(cls, p: StateSpaceModel, start: Linearisation) -> "Tangent":
+        return cls(Held.of((p, start.mean0, start.prior_scale, start.transition_scale)))
+
+    @property
+    def dim(self) -> int:
+        return len(self.mean0)
+
+    @property
+    def mean0(self) -> Float[Array, " d"]:
+        return self.held.value[1]
+
+    @property
+    def prior(self) -> PositiveDefinite:
+        return PositiveDefinite.from_scale(self.held.value[2])
+
+    def start(self) -> Prediction:
+        """The law of X_0."""
+        return Prediction(self.mean0, self.prior.factor())
+
+    def at(self, x: Float[Array, " d"], u: Inputs) -> LinearDynamics:
+        """The dynamics from x on."""
+        p, mean0, _, otherwise = self.held.value
+        A, drift, scale = tangent_at(p, x, u, otherwise)
+        return LinearDynamics(mean0, self.prior, A, PositiveDefinite.from_scale(scale), drift)
+
+
+class Seen(NamedTuple):
+    """What `Innovation` knows of the emission. See there."""
+
+    log_obs_scale: Float[Array, " dy"]
+    observation_matrix: Float[Array, "dy d"] | None
+    scale_matrix: Float[Array, "dy d"] | None
+    offset: Float[Array, " dy"] | None
 
 
 class Innovation(BackwardFamily):
@@ -50,8 +94,8 @@ class Innovation(BackwardFamily):
     predicted variance: the site of a coordinate is read from that coordinate alone. Each row then teaches it as many
     times as it has columns, which is what makes a hundred of them learnable.
 
-    With `held` the dynamics stay as they are given, and only the network is learned. It is for dynamics that fit
-    already: see `path` in `from_model`.
+    With a `Tangent` in the place of linear dynamics nothing of them is learned: ψ_t is the model's own transition,
+    linearised anew at the mean of q_{t-1}, as in an extended Kalman filter.
 
     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
     of missing rows, even where A expands.
@@ -64,20 +108,17 @@ class Innovation(BackwardFamily):
     affine: ClassVar[bool] = True
     amortised: ClassVar[bool] = True
 
-    dynamics: LinearDynamics
+    dynamics: "LinearDynamics | Tangent"
     net: eqx.nn.MLP
-    log_obs_scale: Float[Array, " dy"]
-    observation_matrix: Float[Array, "dy d"] | None = None
-    offset: Float[Array, " dy"] | None = None
-    scale_matrix: Float[Array, "dy d"] | None = None
+    seen: Held
+    """`Seen`. Learned from a stream it would follow its latest stretch, and A and the network can say as much."""
     clock: int | None = eqx.field(static=True, default=None)
     shared: bool = eqx.field(static=True, default=False)
-    held: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def create(
         cls,
-        dynamics: LinearDynamics,
+        dynamics: "LinearDynamics | Tangent",
         obs_scale: ArrayLike,
         observation_matrix: ArrayLike | None = None,
         offset: ArrayLike | None = None,
@@ -85,7 +126,6 @@ class Innovation(BackwardFamily):
         scale_matrix: ArrayLike | None = None,
         clock: int | None = None,
         shared: bool = False,
-        held: bool = False,
         *,
         key: Array,
     ) -> "Innovation":
@@ -119,9 +159,11 @@ class Innovation(BackwardFamily):
             sizes = (2, 2) if shared else (2 * dy, 2 * dy)
         net = perceptron(*sizes, width, last_gain=0.1, key=key, dtype=dynamics.mean0.dtype)
         if clock is not None:
+            if isinstance(dynamics, Tangent):
+                raise ValueError("A Tangent has no clock: the model reads the time itself, from its inputs.")
             dynamics.over(jnp.ones(()))  # refuses what has no continuous time
-        seen, scaled = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
-        return cls(dynamics, net, jnp.log(obs_scale), seen, offset, scaled, clock, shared, held)
+        matrices = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
+        return cls(dynamics, net, Held.of(Seen(jnp.log(obs_scale), *matrices, offset)), clock, shared)
 
     @classmethod
     def from_model(
@@ -132,31 +174,31 @@ class Innovation(BackwardFamily):
         full_transition: bool = True,
         clock: int | None = None,
         shared: bool = False,
-        path: int = 0,
-        held: bool = False,
+        tangent: bool = False,
         *,
         key: Array,
     ) -> "Innovation":
         """Reads the start off a model: prior, transition and emission are linearised at the prior mean.
 
-        With `path`, the transition is fitted instead to a path of so many steps, simulated from the model: the better
-        start where it is far from linear, and in many dimensions. What it leaves to learn of the dynamics is next to
-        nothing, and what a stream teaches about a large A is mostly where it has just been: take `held` with it.
+        With `tangent`, the dynamics are the model's, linearised at every step where the filter is: for a model that is
+        known, and the better the more states there are. What a stream teaches about a large A is mostly where it has
+        just been. `full_transition` and `clock` are then without effect.
 
         `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
         is kept and learned; so it is with a `clock`, the place of the elapsed time in u. The key draws the network, and
         samples where a scale has to be measured (infinite variances).
         """
         key_net, key_scales = jax.random.split(key)
-        key_path = jax.random.fold_in(key, 2)
         if clock is not None:
             u = jnp.asarray(u).at[clock].set(1.0)
         start = linearise(p, u, key=key_scales)
-        full = full_transition and clock is None
-        start = along_path(start, p, path, full, u, key=key_path) if path else start
-        A = start.A if full else jnp.diag(start.A)
-        dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
-        options = {"width": width, "clock": clock, "shared": shared, "held": held, "key": key_net}
+        options: dict[str, Any] = {"width": width, "shared": shared, "key": key_net}
+        if tangent:
+            dynamics = Tangent.of(p, start)
+        else:
+            A = start.A if full_transition and clock is None else jnp.diag(start.A)
+            dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
+            options["clock"] = clock
         if np.any(np.asarray(start.B)):
             return cls.create(dynamics, start.emission_scale, start.B, start.offset, **options)
         if np.any(np.asarray(start.scale_slope)):
@@ -170,37 +212,65 @@ class Innovation(BackwardFamily):
 
     @property
     def obs_dim(self) -> int:
-        return self.log_obs_scale.shape[-1]
+        return len(self.log_obs_scale)
+
+    @property
+    def log_obs_scale(self) -> Float[Array, " dy"]:
+        return self.seen.value.log_obs_scale
+
+    @property
+    def observation_matrix(self) -> Float[Array, "dy d"] | None:
+        return self.seen.value.observation_matrix
+
+    @property
+    def scale_matrix(self) -> Float[Array, "dy d"] | None:
+        return self.seen.value.scale_matrix
+
+    @property
+    def offset(self) -> Float[Array, " dy"] | None:
+        return self.seen.value.offset
 
     def init(self, y, u=None):
-        prediction = self._dynamics(None).start()
-        elapsed = None if self.clock is None else jnp.ones((), prediction.mean.dtype)
-        return prediction.add_site(*self._site(prediction, y))._replace(elapsed=elapsed)
+        prediction = (self.dynamics if isinstance(self.dynamics, Tangent) else self._linear()).start()
+        return self._condition(prediction, y, self._link(prediction.mean, u, first=True))
 
     def update(self, state, y, u=None):
-        elapsed = None if self.clock is None else jnp.asarray(u[self.clock], state.mean.dtype)
-        prediction = self._dynamics(elapsed).predict(state, LEAK)
-        return prediction.add_site(*self._site(prediction, y))._replace(elapsed=elapsed)
+        link = self._link(state.mean, u)
+        return self._condition(self._dynamics(link).predict(state, LEAK), y, link)
 
     def marginal(self, state):
         return state.gaussian()
 
     def potential(self, state, x):
-        return self._dynamics(state.elapsed).potential(x)
+        return self._dynamics(state.link).potential(x)
 
-    def _dynamics(self, elapsed: Float[Array, ""] | None) -> LinearDynamics:
-        """With the prior mean held: a stream says nothing of it after its first rows, and it alone of all that is
-        learned would have a unit, in which a step of the optimiser may be a million standard deviations."""
-        where = (lambda own: own) if self.held else (lambda own: own.mean0)
-        held = eqx.tree_at(where, self.dynamics, replace_fn=jax.lax.stop_gradient)
-        return held if elapsed is None else held.over(elapsed)
+    def _link(self, mean: Float[Array, " d"], u: Inputs, first: bool = False) -> Any:
+        """What the dynamics from t − 1 to t depend on: mean of q_{t-1} and inputs, or the time between, or nothing."""
+        if isinstance(self.dynamics, Tangent):
+            return mean, jax.tree.map(jnp.asarray, u)
+        if self.clock is None:
+            return None
+        return jnp.ones((), mean.dtype) if first else jnp.asarray(u[self.clock], mean.dtype)
+
+    def _dynamics(self, link: Any) -> LinearDynamics:
+        if isinstance(self.dynamics, Tangent):
+            return self.dynamics.at(*link)
+        return self._linear() if link is None else self._linear().over(link)
+
+    def _linear(self) -> LinearDynamics:
+        """With mean and drift held: a stream says nothing of the first after its first rows, and would pull the second
+        after its latest stretch. They alone of all that is learned would have a unit, in which a step of the optimiser
+        may be a million standard deviations."""
+        own = self.dynamics
+        mean0, drift = jax.lax.stop_gradient((own.mean0, own.drift))
+        return LinearDynamics(mean0, own.prior, own.A, own.noise, drift)
+
+    def _condition(self, prediction: Prediction, y: Float[Array, " dy"], link: Any) -> Filtered:
+        return prediction.add_site(*self._site(prediction, y))._replace(link=link)
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:
         """The rows of the site, and their residuals, both in units of its standard deviations."""
-        # Held: learned from a stream, they would follow its latest stretch, and A and the network can say as much.
-        B, J, offset, log_r = jax.lax.stop_gradient(
-            (self.observation_matrix, self.scale_matrix, self.offset, self.log_obs_scale)
-        )
+        log_r, B, J, offset = self.seen.value
         seen = ~jnp.isnan(y)
         y = jnp.where(seen, y, 0.0) - (0.0 if offset is None else offset)
         if B is not None:
@@ -227,11 +297,11 @@ class Innovation(BackwardFamily):
 
     def _read_state(self, prediction, y, seen, r):
         variance = prediction.variance()
-        prior = self._dynamics(None).prior.variance()
+        prior, mean0 = self.dynamics.prior.variance(), jax.lax.stop_gradient(self.dynamics.mean0)
         inputs = [
             jnp.arcsinh(y / r),
             1.0 - seen.astype(y.dtype),
-            jnp.arcsinh((prediction.mean - jax.lax.stop_gradient(self.dynamics.mean0)) / jnp.sqrt(prior)),
+            jnp.arcsinh((prediction.mean - mean0) / jnp.sqrt(prior)),
             jnp.log(variance / prior + FLOOR),
         ]
         raw_precision, raw_mean = jnp.split(apart(self.net(jnp.concatenate(inputs))), 2)

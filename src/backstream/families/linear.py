@@ -1,6 +1,6 @@
 """Linear-Gaussian dynamics, shared by the filter's predict step and by the potential of several families."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,8 +33,8 @@ class Filtered(NamedTuple):
 
     mean: Float[Array, " d"]
     factor: Float[Array, " d*(d+1)//2"]
-    elapsed: Float[Array, ""] | None = None
-    """How long ago the observation before was made, where that differs from one to the next."""
+    link: Any = None
+    """What else ψ_t depends on, where the dynamics are not the same at all times: see `Innovation`."""
 
     def gaussian(self) -> Gaussian:
         root = inverse(self.unpacked())
@@ -102,8 +102,8 @@ def _condition_jvp(primals, tangents):
 class LinearDynamics(eqx.Module):
     """X_0 ~ N(mean0, prior), X_t = A X_{t-1} + drift + N(0, noise).
 
-    `A` is a 2-d array, or a 1-d array standing for a diagonal matrix. `drift` is held as given, not
-    learned: on a stream it would follow the latest stretch. `LinearDynamics.create` takes scales, not log scales.
+    `A` is a 2-d array, or a 1-d array standing for a diagonal matrix. `LinearDynamics.create` takes scales, not log
+    scales.
     """
 
     mean0: Float[Array, " d"]
@@ -165,7 +165,7 @@ class LinearDynamics(eqx.Module):
         variance exceeds that of the prior divided by `leak`, even where A expands and no observation comes.
         """
         mean = multiply(self.A, filtered.mean)
-        mean = mean if self.drift is None else mean + jax.lax.stop_gradient(self.drift)
+        mean = mean if self.drift is None else mean + self.drift
         F = filtered.unpacked()
         moved = self.A[:, None] * F if self.A.ndim == 1 else self.A @ F
         prediction = Prediction(mean, jnp.concatenate([moved, self.noise.factor()], axis=1))
@@ -180,7 +180,7 @@ class LinearDynamics(eqx.Module):
 
         Λ̃ does not touch x, so that it stays a single matrix under `vmap` over x.
         """
-        centred = x if self.drift is None else x - jax.lax.stop_gradient(self.drift)
+        centred = x if self.drift is None else x - self.drift
         if self.A.ndim == 1 and self.noise.diagonal:
             gain = self.A * jnp.exp(-2 * self.noise.log_scale)
             return Gaussian.from_precision(gain * centred, jnp.diag(gain * self.A))

@@ -1,4 +1,4 @@
-"""A linear-Gaussian reading of any model, at its prior mean or along a path, from which a family can start."""
+"""A linear-Gaussian reading of any model: at its prior mean, where a family starts, or wherever its filter is."""
 
 from typing import NamedTuple
 
@@ -15,8 +15,6 @@ from backstream.models.matrices import multiply
 MAX_EXPANSION = 1.25
 """Larger singular values of the transition's Jacobian say more about the point than about the model."""
 NUM_DRAWS = 4096
-NUM_STARTS = 20
-"""A path is made of so many, each from the prior: one alone may stay at one of several attractors."""
 NAMES = "prior", "transition", "emission"
 
 
@@ -79,34 +77,17 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
     return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
 
 
-def along_path(
-    start: Linearisation, p: StateSpaceModel, steps: int, full: bool, u: Inputs = None, *, key: Array
-) -> Linearisation:
-    """With the best linear prediction along a simulated path in the place of the slope at the prior mean.
+def tangent_at(
+    p: StateSpaceModel, x: Float[Array, " d"], u: Inputs, otherwise: Float[Array, " d"]
+) -> tuple[Float[Array, "d d"], Float[Array, " d"], Float[Array, " d"]]:
+    """A, drift and scale of the transition at x: E[X_t | X_{t-1}] ≈ A X_{t-1} + drift. Where it has no finite scale it
+    is given the one that it has `otherwise`."""
 
-    What saturates away from there is steeper at the prior mean than where the state lives. Unless it shall be `full`,
-    each state is predicted from itself alone.
-    """
-    d = len(start.mean0)
-    if steps < 10 * d:
-        raise ValueError(f"A path for {d} states must have at least {10 * d} steps, not {steps}.")
-    length = -(-steps // NUM_STARTS) + 1
-    inputs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (length, *jnp.shape(leaf))), u)
-    keys = jax.random.split(key, NUM_STARTS)
-    paths = np.asarray(jax.jit(jax.vmap(lambda key: p.simulate(length, inputs, key=key)[0]))(keys), np.float64)
-    if not np.isfinite(paths).all():
-        raise ValueError(f"A simulated path of {length} steps leaves the finite numbers: no linear map fits it.")
-    steps, ends = NUM_STARTS * (length - 1), (paths[:, :-1].reshape(-1, d), paths[:, 1:].reshape(-1, d))
-    before, after = (part - part.mean(0) for part in ends)
-    if full:
-        A = np.linalg.lstsq(before, after, rcond=None)[0].T
-    else:
-        A = np.diag((before * after).sum(0) / np.maximum((before**2).sum(0), 1e-300))
-    left = after - before @ A.T
-    scale = np.sqrt((left**2).sum(0) / (steps - 1 - (d if full else 1)))
-    moved = ends[1].mean(0) + A @ (np.asarray(start.mean0) - ends[0].mean(0))
-    A, moved, scale = (jnp.asarray(value, start.mean0.dtype) for value in (A, moved, scale))
-    return start._replace(A=A, moved=moved, transition_scale=scale)
+    def moved(x):
+        return _location(p.transition(x, u)).astype(x.dtype)
+
+    scale, A = _scale(p.transition(x, u)).astype(x.dtype), jax.jacfwd(moved)(x)
+    return A, moved(x) - A @ x, jnp.where(jnp.isfinite(scale), scale, otherwise)
 
 
 def _base(law: dist.Distribution) -> dist.Distribution:

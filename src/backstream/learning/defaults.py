@@ -19,8 +19,6 @@ from .online import OnlineLearner
 from .watched import WatchedLearner
 
 RATES = {"window": 3e-3, "recursion": 1e-3}
-PATH = 20_000
-"""Steps of the path to which shared dynamics are fitted."""
 LEAST = {"lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
 
 
@@ -40,12 +38,12 @@ class Settings:
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float | None = None
     """The step size of Adam, which falls to a tenth over the first 270 000 observations. None is that of the method:
-    3e-3 for the window, 1e-3 for the recursion, which a larger one makes unstable unless its dynamics are held."""
+    3e-3 for the window, 1e-3 for the recursion, which a larger one makes unstable while it learns dynamics."""
     width: int = 64
     """Hidden units of the family's network."""
     shared: bool = False
-    """Whether one network serves all columns, which then should be alike, with dynamics that are fitted to a path
-    simulated from the model and not learned: quick to learn, and the choice for many columns."""
+    """Whether one network serves all columns, which then should be alike, and the dynamics are those of the model, which
+    then should be known, linearised where the filter is: quick to learn, and the choice for many columns."""
     seed: int = 0
     """Of the family's start and of every draw."""
     learn_model: bool = False
@@ -62,9 +60,7 @@ class Settings:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
         if self.shared and self.learn_model:
-            raise ValueError(
-                "shared holds dynamics that are fitted to the model as given: it cannot go with learn_model."
-            )
+            raise ValueError("shared takes its dynamics from the model as given: it cannot go with learn_model.")
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
         if not 0 <= self.gamma <= 1:
@@ -112,8 +108,8 @@ def build(
     observation. The same model and settings give the same bits.
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
-    fitted: dict[str, Any] = {"shared": True, "path": PATH, "held": True} if settings.shared else {}
-    q = Innovation.from_model(p, settings.width, u, clock=clock, **fitted, key=key_family)
+    shared = settings.shared
+    q = Innovation.from_model(p, settings.width, u, clock=clock, shared=shared, tangent=shared, key=key_family)
     return WatchedLearner(default_learner(p, settings), Monitor(window=settings.monitor_every)), q, key_learner
 
 

@@ -1,0 +1,53 @@
+"""What a family keeps but does not learn."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ARRAYS = jax.Array, np.ndarray, np.generic
+
+
+class Held(eqx.Module):
+    """A pytree, any model among them, that is no part of λ.
+
+    λ is the floating-point arrays of a family. In here their bits are kept as integers: no gradient, optimiser, average
+    or sensitivity meets them, while they are still copied, mapped and written down with everything else.
+
+    >>> held = Held.of({"scale": jnp.array([1.0, 2.0]), "name": "noise"})
+    >>> jax.tree.leaves(eqx.filter(held, eqx.is_inexact_array))
+    []
+    >>> held.value["scale"]
+    Array([1., 2.], dtype=float32)
+    """
+
+    bits: Any
+    dtypes: tuple[Any, ...] = eqx.field(static=True)
+    """What the leaves were, in their order; None for one that is as it was."""
+
+    @classmethod
+    def of(cls, value: Any) -> "Held":
+        leaves, tree = jax.tree.flatten(value)
+        leaves = [jnp.asarray(leaf) if _is_float(leaf) else leaf for leaf in leaves]
+        dtypes = tuple(leaf.dtype if _is_float(leaf) else None for leaf in leaves)
+        bits = [
+            leaf if dtype is None else jax.lax.bitcast_convert_type(leaf, f"int{8 * dtype.itemsize}")
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        ]
+        return cls(jax.tree.unflatten(tree, bits), dtypes)
+
+    @property
+    def value(self) -> Any:
+        """The pytree again."""
+        bits, tree = jax.tree.flatten(self.bits)
+        leaves = [
+            leaf if dtype is None else jax.lax.bitcast_convert_type(leaf, dtype)
+            for leaf, dtype in zip(bits, self.dtypes, strict=True)
+        ]
+        return jax.tree.unflatten(tree, leaves)
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, ARRAYS) and jnp.issubdtype(leaf.dtype, jnp.floating)
