@@ -155,7 +155,7 @@ def test_gradients(monkeypatch, tmp_path):
 
 def test_learning(monkeypatch, tmp_path):
     """The window ends nearer to the limit than it starts, and the recursion to that of a filter that is told more."""
-    made = {"chaotic": ("window", learning.chaotic(2)), "larger": ("recursion", learning.chaotic(4))}
+    made = {"chaotic": ("window", gradients.chaotic(2)), "larger": ("recursion", gradients.chaotic(4))}
     for case, (method, make) in made.items():
         monkeypatch.setattr(learning, "cases", lambda _, case=case, make=make: {case: make})
         monkeypatch.setattr(learning, "METHODS", {method: learning.METHODS[method]})

@@ -10,7 +10,6 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from backstream.estimators import BackwardTrajectories
 from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent, TanhCell
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
@@ -345,13 +344,11 @@ def test_a_tangent_to_a_linear_model_is_exact():
     model, inputs = Driven(), jnp.array([0.3, -1.0, 0.5])
     ys = model.simulate(3, inputs, key=KEY)[1]
     tangent = Innovation.from_model(model, 4, inputs[0], tangent=True, key=KEY)
-    x, linear = (
-        jnp.array([0.2, -0.1]),
-        LinearDynamics.create(jnp.zeros(2), jnp.ones(2), 0.5 * jnp.eye(2), 0.3 * jnp.ones(2)),
-    )
+    x, ones = jnp.array([0.2, -0.1]), jnp.ones(2)
+    linear = LinearDynamics.create(0 * ones, ones, 0.5 * jnp.eye(2), 0.3 * ones)
     state = tangent.init(ys[0], inputs[0])
     for y, u in zip(ys[1:], inputs[1:], strict=True):
-        fixed = eqx.tree_at(lambda own: own.drift, linear, u * jnp.ones(2), is_leaf=lambda leaf: leaf is None)
+        fixed = eqx.tree_at(lambda own: own.drift, linear, u * ones, is_leaf=lambda leaf: leaf is None)
         expected = eqx.tree_at(lambda q: q.dynamics, tangent, fixed).update(state._replace(link=None), y)
         state = tangent.update(state, y, u)
         np.testing.assert_allclose(state.mean, expected.mean, rtol=1e-9)

@@ -23,7 +23,7 @@ from backstream.estimators import (
     Scan,
 )
 from backstream.families import Innovation, Kalman, PerStep
-from backstream.families.innovation import Tangent
+from backstream.families.linearise import Tangent
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
 from backstream.learning.defaults import build
 from backstream.learning.parameters import ModelParameters

@@ -9,10 +9,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
-from backstream.families.covariance import PositiveDefinite
 from backstream.families.held import Held
 from backstream.families.linear import Filtered, LinearDynamics, Prediction
-from backstream.families.linearise import Linearisation, linearise, tangent_at
+from backstream.families.linearise import Tangent, linearise
 from backstream.families.networks import apart, perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.matrices import floating, require_positive
@@ -25,39 +24,6 @@ LEAK = 1e-6
 """The power of the prior that every prediction is multiplied with."""
 FLOOR = 1e-6
 """Added to variance ratios before their logarithm is taken."""
-
-
-class Tangent(eqx.Module):
-    """A model's own transition, linearised where the filter is. Nothing of it is learned."""
-
-    held: Held
-    """The model, and mean and scales of its prior, and the scales of its transition there."""
-
-    @classmethod
-    def of(cls, p: StateSpaceModel, start: Linearisation) -> "Tangent":
-        return cls(Held.of((p, start.mean0, start.prior_scale, start.transition_scale)))
-
-    @property
-    def dim(self) -> int:
-        return len(self.mean0)
-
-    @property
-    def mean0(self) -> Float[Array, " d"]:
-        return self.held.value[1]
-
-    @property
-    def prior(self) -> PositiveDefinite:
-        return PositiveDefinite.from_scale(self.held.value[2])
-
-    def start(self) -> Prediction:
-        """The law of X_0."""
-        return Prediction(self.mean0, self.prior.factor())
-
-    def at(self, x: Float[Array, " d"], u: Inputs) -> LinearDynamics:
-        """The dynamics from x on."""
-        p, mean0, _, otherwise = self.held.value
-        A, drift, scale = tangent_at(p, x, u, otherwise)
-        return LinearDynamics(mean0, self.prior, A, PositiveDefinite.from_scale(scale), drift)
 
 
 class Seen(NamedTuple):
@@ -108,7 +74,7 @@ class Innovation(BackwardFamily):
     affine: ClassVar[bool] = True
     amortised: ClassVar[bool] = True
 
-    dynamics: "LinearDynamics | Tangent"
+    dynamics: LinearDynamics | Tangent
     net: eqx.nn.MLP
     seen: Held
     """`Seen`. Learned from a stream it would follow its latest stretch, and A and the network can say as much."""
@@ -118,7 +84,7 @@ class Innovation(BackwardFamily):
     @classmethod
     def create(
         cls,
-        dynamics: "LinearDynamics | Tangent",
+        dynamics: LinearDynamics | Tangent,
         obs_scale: ArrayLike,
         observation_matrix: ArrayLike | None = None,
         offset: ArrayLike | None = None,
@@ -162,8 +128,8 @@ class Innovation(BackwardFamily):
             if isinstance(dynamics, Tangent):
                 raise ValueError("A Tangent has no clock: the model reads the time itself, from its inputs.")
             dynamics.over(jnp.ones(()))  # refuses what has no continuous time
-        matrices = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
-        return cls(dynamics, net, Held.of(Seen(jnp.log(obs_scale), *matrices, offset)), clock, shared)
+        B, J = (None if part is None else floating(part) for part in (observation_matrix, scale_matrix))
+        return cls(dynamics, net, Held.of(Seen(jnp.log(obs_scale), B, J, offset)), clock, shared)
 
     @classmethod
     def from_model(
@@ -231,7 +197,8 @@ class Innovation(BackwardFamily):
         return self.seen.value.offset
 
     def init(self, y, u=None):
-        prediction = (self.dynamics if isinstance(self.dynamics, Tangent) else self._linear()).start()
+        own = self.dynamics
+        prediction = (own if isinstance(own, Tangent) else _unmoved(own)).start()
         return self._condition(prediction, y, self._link(prediction.mean, u, first=True))
 
     def update(self, state, y, u=None):
@@ -255,15 +222,8 @@ class Innovation(BackwardFamily):
     def _dynamics(self, link: Any) -> LinearDynamics:
         if isinstance(self.dynamics, Tangent):
             return self.dynamics.at(*link)
-        return self._linear() if link is None else self._linear().over(link)
-
-    def _linear(self) -> LinearDynamics:
-        """With mean and drift held: a stream says nothing of the first after its first rows, and would pull the second
-        after its latest stretch. They alone of all that is learned would have a unit, in which a step of the optimiser
-        may be a million standard deviations."""
-        own = self.dynamics
-        mean0, drift = jax.lax.stop_gradient((own.mean0, own.drift))
-        return LinearDynamics(mean0, own.prior, own.A, own.noise, drift)
+        own = _unmoved(self.dynamics)
+        return own if link is None else own.over(link)
 
     def _condition(self, prediction: Prediction, y: Float[Array, " dy"], link: Any) -> Filtered:
         return prediction.add_site(*self._site(prediction, y))._replace(link=link)
@@ -309,3 +269,11 @@ class Innovation(BackwardFamily):
         # Mean m + √C_kk shift and precision weight² / C_kk, for each state.
         shift = 3.0 * jnp.tanh(raw_mean / 3.0)
         return jnp.diag(weight / jnp.sqrt(variance)), weight * shift
+
+
+def _unmoved(own: LinearDynamics) -> LinearDynamics:
+    """With mean and drift held: a stream says nothing of the first after its first rows, and would pull the second
+    after its latest stretch. They alone of all that is learned would have a unit, in which a step of the optimiser may
+    be a million standard deviations."""
+    mean0, drift = jax.lax.stop_gradient((own.mean0, own.drift))
+    return LinearDynamics(mean0, own.prior, own.A, own.noise, drift)

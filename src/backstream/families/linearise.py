@@ -2,12 +2,16 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from backstream.families.covariance import PositiveDefinite
+from backstream.families.held import Held
+from backstream.families.linear import LinearDynamics, Prediction
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import check_model
 from backstream.models.matrices import multiply
@@ -77,17 +81,42 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
     return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
 
 
-def tangent_at(
-    p: StateSpaceModel, x: Float[Array, " d"], u: Inputs, otherwise: Float[Array, " d"]
-) -> tuple[Float[Array, "d d"], Float[Array, " d"], Float[Array, " d"]]:
-    """A, drift and scale of the transition at x: E[X_t | X_{t-1}] ≈ A X_{t-1} + drift. Where it has no finite scale it
-    is given the one that it has `otherwise`."""
+class Tangent(eqx.Module):
+    """A model's own dynamics, linearised wherever they are asked for. Nothing of them is learned."""
 
-    def moved(x):
-        return _location(p.transition(x, u)).astype(x.dtype)
+    held: Held
+    """The model, mean and scales of its prior, and the scales of its transition there."""
 
-    scale, A = _scale(p.transition(x, u)).astype(x.dtype), jax.jacfwd(moved)(x)
-    return A, moved(x) - A @ x, jnp.where(jnp.isfinite(scale), scale, otherwise)
+    @classmethod
+    def of(cls, p: StateSpaceModel, start: Linearisation) -> "Tangent":
+        return cls(Held.of((p, start.mean0, start.prior_scale, start.transition_scale)))
+
+    @property
+    def dim(self) -> int:
+        return len(self.mean0)
+
+    @property
+    def mean0(self) -> Float[Array, " d"]:
+        return self.held.value[1]
+
+    @property
+    def prior(self) -> PositiveDefinite:
+        return PositiveDefinite.from_scale(self.held.value[2])
+
+    def start(self) -> Prediction:
+        """The law of X_0."""
+        return Prediction(self.mean0, self.prior.factor())
+
+    def at(self, x: Float[Array, " d"], u: Inputs) -> LinearDynamics:
+        """Slope, drift and scales of the transition at x. Where it has no finite scale, that at the prior mean."""
+        p, _, _, otherwise = self.held.value
+
+        def moved(x):
+            return _location(p.transition(x, u)).astype(x.dtype)
+
+        A, scale = jax.jacfwd(moved)(x), _scale(p.transition(x, u)).astype(x.dtype)
+        noise = PositiveDefinite.from_scale(jnp.where(jnp.isfinite(scale), scale, otherwise))
+        return LinearDynamics(self.mean0, self.prior, A, noise, moved(x) - A @ x)
 
 
 def _base(law: dist.Distribution) -> dist.Distribution:

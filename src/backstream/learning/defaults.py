@@ -42,8 +42,8 @@ class Settings:
     width: int = 64
     """Hidden units of the family's network."""
     shared: bool = False
-    """Whether one network serves all columns, which then should be alike, and the dynamics are those of the model, which
-    then should be known, linearised where the filter is: quick to learn, and the choice for many columns."""
+    """Whether one network serves all columns, which then should be alike, and the dynamics are those of the model as
+    given, linearised where the filter is, and not learned: quick to learn, and the choice for many columns."""
     seed: int = 0
     """Of the family's start and of every draw."""
     learn_model: bool = False
