@@ -1,5 +1,7 @@
 """Learning from a stream: the same bits however it is cut, updates that are refused, results that get better."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -190,6 +192,21 @@ def test_monitor_warns_of_an_elbo_that_lies():
     lying = infos._replace(elbo=infos.elbo + 5.0)
     (warning,) = monitor.look(made, watch, state, lying, ys[1:])[1].warnings
     assert "cannot be trusted" in warning
+
+
+def test_monitor_sees_an_observation_beyond_all_numbers():
+    """Both sides say −∞, which is no disagreement, and NumPy has nothing to say."""
+    p, q = model(), family()
+    ys = jnp.asarray(p.simulate(11, key=KEY)[1]).at[5].set(1e200)
+    made, monitor = learner(p, rate=0.0), Monitor(window=10)
+    state, _ = made.init(q, ys[0], key=KEY)
+    watch = monitor.begin(state)
+    state, infos = made.scan(state, ys[1:])
+    told = infos._replace(elbo=np.where(np.isfinite(infos.elbo), infos.elbo, -np.inf))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = monitor.look(made, watch, state, told, ys[1:])[1]
+    assert report.unbiased_elbo == -np.inf and not any("cannot be trusted" in warning for warning in report.warnings)
 
 
 def test_the_model_is_learned_too():
