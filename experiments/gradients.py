@@ -149,7 +149,7 @@ def measure(make: Callable, settings: dict[str, Any], replicates: int) -> dict[s
             {name: lambda run=run, q=q: run(q, keys[4]) for name, run in compiled.items()}, settings["timings"]
         )
         error = 0.0 if exact else np.sqrt(batches.var(0, ddof=1).sum() / len(batches)) / size
-        found[stage] = {"reference_error": float(error)}
+        found[stage] = {"length": float(size), "reference_error": float(error)}
         for name, run in compiled.items():
             runs = np.array([run(q, key) for key in jax.random.split(keys[4], replicates)])
             mean, variance = runs.mean(0), runs.var(0, ddof=1).sum()
@@ -193,14 +193,16 @@ def markdown(content: dict[str, Any]) -> str:
         rows = []
         for stage, found in stages.items():
             for name, row in found.items():
-                if name == "reference_error":
+                if name in ("length", "reference_error"):
                     continue
                 numbers = [f"{row[key]:.3f}" for key in ("bias", "deviation", "cosine")]
                 rows.append([f"{stage}: {name}", *numbers, f"{at_equal_time(row, found[PLAIN]):.3f}"])
                 rows[-1].append(f"{row['milliseconds']:.2f}")
-        errors = ", ".join(f"{found['reference_error']:.3f} ({stage})" for stage, found in stages.items())
+        reference = ", ".join(
+            f"{stage} {found['length']:.3g} (± {found['reference_error']:.3f} of it)" for stage, found in stages.items()
+        )
         header = ["", "bias", "standard deviation", "cosine", "error at equal time", "ms per observation"]
-        text += f"\n**{case}**. Error of the reference: {errors}.\n\n" + table(header, rows)
+        text += f"\n**{case}**. Length of the gradient: {reference}.\n\n" + table(header, rows)
     left = [case for case in cases(content["settings"]) if case not in content["parts"]]
     return text + (f"\n{MISSING.capitalize()}: {', '.join(left)}.\n" if left else "")
 
