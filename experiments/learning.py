@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from backstream import metrics
@@ -205,18 +206,21 @@ def figure(content: dict[str, Any]):
     columns = max(1, (len(found) + 1) // 2)
     drawn, axes = plt.subplots(2, columns, figsize=(3 * columns, 5), layout="constrained", squeeze=False)
     for case, panel in zip(found, axes.flat, strict=False):
+        drawn_errors = []
         for method, colour in COLOURS.items():
-            for k, (rows, best) in enumerate(runs(content, case, method)):
+            for rows, best in runs(content, case, method):
                 x, y = [row["seconds"] for row in rows], [row["filtering"] / best["filtering"] for row in rows]
-                panel.plot(x, y, color=colour, linewidth=1, alpha=0.7, label=None if k else method)
+                panel.plot(x, y, color=colour, linewidth=1, alpha=0.7)
+                drawn_errors += y
         panel.axhline(1.05, color=GREY, linestyle=":", linewidth=1)
-        panel.set(xscale="log", ylim=(None, min(panel.get_ylim()[1], 4.0)))
+        panel.set(xscale="log", ylim=(0.99 * min(1.0, *drawn_errors), min(1.02 * max(drawn_errors), 4.0)))
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.set_title(case, fontsize="small")
     for panel in axes.flat[len(found) :]:
         panel.set_visible(False)
     if found:
-        axes[0, 0].legend(fontsize="x-small", frameon=False)
+        lines = [Line2D([], [], color=colour, label=method) for method, colour in COLOURS.items()]
+        axes[0, 0].legend(handles=lines, fontsize="x-small", frameon=False)
         drawn.supxlabel("processor seconds of learning", fontsize="small")
         drawn.supylabel("filtering error ÷ its limit", fontsize="small")
     return drawn

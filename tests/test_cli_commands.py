@@ -5,7 +5,9 @@ import resource
 import subprocess
 import tomllib
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pandas
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -92,6 +94,37 @@ def test_a_users_own_model_in_a_file(tmp_path):
     file.write_text(OWN.replace("0.1", "0.2"))
     refused = here("smooth", folder, obs, check=2).stderr
     assert "source of the model" in refused and str(file) in refused and "changed" in refused
+
+
+class Moved(backstream.StateSpaceModel):
+    """Two states that an input pushes, over as much time as has passed: u holds the push, and the time elapsed."""
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(x + u[1] * (jnp.tanh(x[::-1]) - x + u[0]), 0.1 + 0.1 * u[1]).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, 0.2).to_event(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["window", "recursion"])
+def test_a_shared_network_resumes(tmp_path, method):
+    """With an input and the time elapsed, which the model's dynamics read: in one piece or in two, the same rows."""
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"at": np.cumsum(rng.uniform(0.1, 0.5, 60)), "push": rng.normal(size=60)})
+    frame[["a", "b"]] = rng.normal(size=(60, 2))
+    columns = backstream.Columns(observed=("a", "b"), time="at", inputs=("push",), elapsed=True)
+    settings = backstream.Settings(method, 4, 2, particles=4, width=4, shared=True, monitor_every=20)
+    options = {"settings": settings, "columns": columns, "progress": False}
+    options["saving"] = backstream.Saving(checkpoint_every=30)
+    whole = backstream.stream(Moved(), frame, tmp_path / "whole", **options)
+    backstream.stream(Moved(), frame[:45], tmp_path / "run", **options)
+    again = backstream.stream(Moved(), frame, tmp_path / "run", resume=True, **options)
+    assert again.filtered().num_rows == 60 and again.filtered().equals(whole.filtered())
+    assert not np.any(whole.filtered()["refused"])
 
 
 @pytest.mark.slow

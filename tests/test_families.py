@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
+from backstream.estimators import RecursiveScore, Scan
 from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent, TanhCell
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
@@ -123,15 +124,19 @@ def test_kalman_start_of_the_paper():
 # ---- float32 ----------------------------------------------------------------------------------------------------
 
 
+def is_held(leaf):
+    return isinstance(leaf, Held)
+
+
 def cast(tree, dtype):
     """With what is held."""
 
     def one(leaf):
-        if isinstance(leaf, Held):
+        if is_held(leaf):
             return Held.of(cast(leaf.value, dtype))
         return leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
 
-    return jax.tree.map(one, tree, is_leaf=lambda leaf: isinstance(leaf, Held))
+    return jax.tree.map(one, tree, is_leaf=is_held)
 
 
 def single(tree):
@@ -356,6 +361,23 @@ def test_a_tangent_to_a_linear_model_is_exact():
         np.testing.assert_allclose(tangent.potential(state, x).eta, fixed.potential(x).eta, rtol=1e-9)
 
 
+def test_inputs_without_a_derivative_and_in_another_precision():
+    """The square root of an input of zero: no gradient in λ goes through it. In float32 a state stays in float32."""
+
+    class Rooted(Driven):
+        def transition(self, x, u=None):
+            return dist.Normal(0.5 * x, 0.1 + jnp.sqrt(u)).to_event(1)
+
+    ys = Driven().simulate(4, jnp.zeros(4), key=KEY)[1]
+    q = Innovation.from_model(Rooted(), 4, jnp.ones(()), tangent=True, key=KEY)
+    estimate = Scan(RecursiveScore(3))(Rooted(), q, ys, jnp.zeros(4), key=KEY)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(estimate.gradient))
+    q, ys = single(Innovation.from_model(Rooted(), 4, jnp.ones(()), tangent=True, key=KEY)), ys.astype(jnp.float32)
+    carry, _ = RecursiveScore(3).init(Rooted(), q, ys[0], jnp.ones((), jnp.float64), key=KEY)
+    later, _ = RecursiveScore(3).step(Rooted(), q, carry, ys[1], jnp.ones((), jnp.float64), key=KEY)
+    assert [leaf.dtype for leaf in jax.tree.leaves(carry)] == [leaf.dtype for leaf in jax.tree.leaves(later)]
+
+
 class Driven(StateSpaceModel):
     def prior(self, u=None):
         return dist.Normal(jnp.zeros(2), 1.0).to_event(1)
@@ -382,6 +404,8 @@ def test_what_is_held_comes_back_bit_by_bit_and_is_not_learned():
         np.testing.assert_array_equal(found["single"], value["single"])
         np.testing.assert_array_equal(found["double"], value["double"])
     gradient = eqx.filter_grad(lambda both: both[0] * both[1].value["double"].sum())((jnp.array(2.0), held))
+    with pytest.raises(TypeError, match="Complex numbers cannot be held"):
+        Held.of(jnp.array(1j))
     assert gradient[0] == np.pi and not jax.tree.leaves(eqx.filter(gradient[1], eqx.is_array))
 
 
@@ -603,11 +627,15 @@ def test_made_in_float32():
         PerStep.create(3, 2, 8, key=KEY, dtype=jnp.float32),
         Innovation.from_model(single(ChaoticRNN.random(2, key=KEY)), 8, key=KEY),
         Innovation.from_model(single(VOLATILITY), 8, key=KEY),
+        Innovation.from_model(single(CHAOTIC), 8, tangent=True, key=KEY),
         Kalman.from_model(single(linear_model(True))),
         Kalman.random(single(linear_model(True)), key=KEY),
     ]
     for q in made:
         kinds = {leaf.dtype for leaf in jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))}
+        kinds |= {
+            dtype for leaf in jax.tree.leaves(q, is_leaf=is_held) if is_held(leaf) for dtype in leaf.dtypes if dtype
+        }
         assert kinds == {jnp.dtype(jnp.float32)}, type(q).__name__
 
 

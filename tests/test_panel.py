@@ -10,6 +10,7 @@ import pytest
 from backstream.estimators import FixedLag, RecursiveScore, Renewal, moments
 from backstream.learning import OnlineLearner, Panel, layout
 from backstream.learning.averaging import Averaging
+from backstream.learning.panel import _over_particles
 from linear_gaussian import family, model
 
 KEY = jax.random.key(3)
@@ -145,3 +146,8 @@ def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
         assert_close(found.carry, carries[stream])
         if estimator is RECURSION:
             assert_close(estimator.expectation(found.q, found.carry), functionals[stream])
+
+
+def test_a_model_may_have_a_field_that_is_named_like_one_of_a_carry():
+    for path, divided in ((".carry.particles.z", True), (".carry.H.at_samples", True), (".q.dynamics.z", False)):
+        assert _over_particles([jax.tree_util.GetAttrKey(name) for name in path[1:].split(".")]) == divided

@@ -25,6 +25,7 @@ from backstream.estimators import (
     SelfNormalised,
     Truncated,
 )
+from backstream.estimators.base import flatten
 from backstream.estimators.weights import AbstractWeights, SampledPairs
 from backstream.families import Innovation, Kalman
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
@@ -178,7 +179,8 @@ def test_forward_equals_truncation_beyond_the_start():
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
-CHAOTIC = ChaoticRNN.random(D, key=jax.random.key(3))
+CHAOTIC = ChaoticRNN.random(3, key=jax.random.key(3))
+SMALL = Innovation.from_model(CHAOTIC, 1, shared=True, tangent=True, key=jax.random.key(4))
 
 
 @pytest.mark.parametrize(
@@ -189,8 +191,9 @@ CHAOTIC = ChaoticRNN.random(D, key=jax.random.key(3))
         (RecursiveScore(N, BackwardSampling(2), baseline=SameSample()), model(), family()),
         (RecursiveScore(N, baseline=NoBaseline()), model(), family()),
         (RecursiveScore(N), CHAOTIC, Innovation.from_model(CHAOTIC, 4, tangent=True, key=jax.random.key(4))),
+        (RecursiveScore(N), CHAOTIC, SMALL),
     ],
-    ids=["all", "corrected and renewed", "sampled", "bare", "tangent"],
+    ids=["all", "corrected and renewed", "sampled", "bare", "tangent", "column by column"],
 )
 def test_in_reverse_it_is_the_same(score, p, q):
     """`ReverseScore` draws what the recursion draws, and gives what its increments add up to. That holds the forward
@@ -212,6 +215,17 @@ def test_in_reverse_it_is_the_same(score, p, q):
     forward, reverse = added_up(), jax.jit(lambda: ReverseScore(score)(p, q, ys, key=key))()
     for a, b in zip(jax.tree.leaves(forward), jax.tree.leaves(reverse), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_a_family_with_fewer_parameters_than_its_state_has():
+    """For it the sensitivity is carried column by column, which the test above holds to reverse differentiation."""
+    state = SMALL.init(jnp.zeros(3))
+    assert flatten(SMALL)[0].size == 7 < sum(leaf.size for leaf in jax.tree.leaves(state))
+    rows = jax.random.normal(jax.random.key(0), (3, 12, 7))
+    half, whole = (Forward(discount).advance(SMALL, rows[0], state, jnp.ones(3), None).J for discount in (0.5, 1.0))
+    none = Forward(0.0).advance(SMALL, rows[0], state, jnp.ones(3), None).J
+    np.testing.assert_allclose(half, 0.5 * (whole + none), rtol=1e-9)
+    assert np.abs(whole - none).max() > 0.1
 
 
 def test_refuses_what_makes_no_sense():

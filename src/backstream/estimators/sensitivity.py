@@ -65,10 +65,7 @@ class Pulled(NamedTuple):
 class AbstractPull(eqx.Module):
     @abstractmethod
     def __call__(self, *cotangents: Cotangents) -> tuple[list[Pulled], Any]:
-        """All cotangents of one time, pulled back to λ, [P] or [N, P] each, and what the sensitivity hands on.
-
-        At once, as the carry of `Forward` comes out of the same product.
-        """
+        """All cotangents of one time, pulled back to λ, [P] or [N, P] each, and what the sensitivity hands on."""
 
 
 class VjpPull(AbstractPull):

@@ -5,7 +5,18 @@ from backstream.families.conjugate import Conjugate
 from backstream.families.innovation import Innovation
 from backstream.families.kalman import Kalman
 from backstream.families.linear import LinearDynamics
+from backstream.families.linearise import Tangent
 from backstream.families.per_step import PerStep
 from backstream.families.recurrent import Recurrent, TanhCell
 
-__all__ = ["BackwardFamily", "Conjugate", "Innovation", "Kalman", "LinearDynamics", "PerStep", "Recurrent", "TanhCell"]
+__all__ = [
+    "BackwardFamily",
+    "Conjugate",
+    "Innovation",
+    "Kalman",
+    "LinearDynamics",
+    "PerStep",
+    "Recurrent",
+    "Tangent",
+    "TanhCell",
+]

@@ -30,6 +30,8 @@ class Held(eqx.Module):
     @classmethod
     def of(cls, value: Any) -> "Held":
         leaves, tree = jax.tree.flatten(value)
+        if any(isinstance(leaf, ARRAYS) and jnp.iscomplexobj(leaf) for leaf in leaves):
+            raise TypeError("Complex numbers cannot be held: give their real and imaginary parts.")
         leaves = [jnp.asarray(leaf) if _is_float(leaf) else leaf for leaf in leaves]
         dtypes = tuple(leaf.dtype if _is_float(leaf) else None for leaf in leaves)
         bits = [

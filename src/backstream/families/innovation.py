@@ -60,8 +60,9 @@ class Innovation(BackwardFamily):
     predicted variance: the site of a coordinate is read from that coordinate alone. Each row then teaches it as many
     times as it has columns, which is what makes a hundred of them learnable.
 
-    With a `Tangent` in the place of linear dynamics nothing of them is learned: ψ_t is the model's own transition,
-    linearised anew at the mean of q_{t-1}, as in an extended Kalman filter.
+    With a `Tangent` in the place of linear dynamics nothing of them is learned: ψ_t has the mean and the standard
+    deviations of the model's own transition, linearised anew at the mean of q_{t-1}, as in an extended Kalman filter.
+    It reads all inputs that the model reads, which must be finite.
 
     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
     of missing rows, even where A expands.
@@ -148,7 +149,7 @@ class Innovation(BackwardFamily):
 
         With `tangent`, the dynamics are the model's, linearised at every step where the filter is: for a model that is
         known, and the better the more states there are. What a stream teaches about a large A is mostly where it has
-        just been. `full_transition` and `clock` are then without effect.
+        just been. `full_transition` has then no effect, and q needs no `clock`.
 
         `u` is an example of the model's inputs, if it has any. With `full_transition=False` only the diagonal of A
         is kept and learned; so it is with a `clock`, the place of the elapsed time in u. The key draws the network, and
@@ -178,7 +179,7 @@ class Innovation(BackwardFamily):
 
     @property
     def obs_dim(self) -> int:
-        return len(self.log_obs_scale)
+        return self.seen.bits.log_obs_scale.shape[-1]
 
     @property
     def log_obs_scale(self) -> Float[Array, " dy"]:
@@ -214,14 +215,19 @@ class Innovation(BackwardFamily):
     def _link(self, mean: Float[Array, " d"], u: Inputs, first: bool = False) -> Any:
         """What the dynamics from t − 1 to t depend on: mean of q_{t-1} and inputs, or the time between, or nothing."""
         if isinstance(self.dynamics, Tangent):
-            return mean, jax.tree.map(jnp.asarray, u)
+            floats = jnp.floating  # in the precision of λ: the state has one
+            return mean, jax.tree.map(
+                lambda leaf: leaf.astype(mean.dtype) if jnp.issubdtype(leaf.dtype, floats) else leaf,
+                jax.tree.map(jnp.asarray, u),
+            )
         if self.clock is None:
             return None
         return jnp.ones((), mean.dtype) if first else jnp.asarray(u[self.clock], mean.dtype)
 
     def _dynamics(self, link: Any) -> LinearDynamics:
         if isinstance(self.dynamics, Tangent):
-            return self.dynamics.at(*link)
+            mean, u = link
+            return self.dynamics.at(mean, jax.lax.stop_gradient(u))  # which may have no derivative, and needs none
         own = _unmoved(self.dynamics)
         return own if link is None else own.over(link)
 

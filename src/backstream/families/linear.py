@@ -28,7 +28,7 @@ class Filtered(NamedTuple):
 
     Mean and covariance are carried, not η: rounding errors of η come back multiplied by the condition number of the
     precision, at every step anew, whereas those of a covariance drown in the noise that the next step adds. `factor` is
-    the triangle of F, so that a_t has d(d+3)/2 components, as many as η.
+    the triangle of F: with the mean d(d+3)/2 components, as many as η has.
     """
 
     mean: Float[Array, " d"]

@@ -82,7 +82,8 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
 
 
 class Tangent(eqx.Module):
-    """A model's own dynamics, linearised wherever they are asked for. Nothing of them is learned."""
+    """A model's own dynamics, linearised wherever they are asked for. Nothing of them is learned. Of their noise the
+    standard deviations are read, and no correlations."""
 
     held: Held
     """The model, mean and scales of its prior, and the scales of its transition there."""
@@ -93,7 +94,7 @@ class Tangent(eqx.Module):
 
     @property
     def dim(self) -> int:
-        return len(self.mean0)
+        return self.held.bits[1].shape[-1]
 
     @property
     def mean0(self) -> Float[Array, " d"]:

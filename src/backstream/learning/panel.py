@@ -465,5 +465,6 @@ def _column(mask: Array, leaf: Array) -> Array:
 
 
 def _over_particles(path: Any) -> bool:
-    """Whether a leaf of a carry has one row for each sample."""
-    return getattr(path[-1], "name", None) in ("z", "at_samples")
+    """Whether a leaf has one row for each sample, as some of a carry have. A field of a model may have any name."""
+    names = [getattr(entry, "name", None) for entry in path]
+    return "carry" in names and names[-1] in ("z", "at_samples")
