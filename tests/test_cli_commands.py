@@ -97,13 +97,14 @@ def test_a_users_own_model_in_a_file(tmp_path):
 
 
 class Moved(backstream.StateSpaceModel):
-    """Two states that an input pushes, over as much time as has passed: u holds the push, and the time elapsed."""
+    """Two states that an input pushes, over as much time as has passed: u holds the push, and the time elapsed, which
+    is zero before the first row, where no transition has a density."""
 
     def prior(self, u=None):
         return dist.Normal(jnp.zeros(2), 1.0).to_event(1)
 
     def transition(self, x, u=None):
-        return dist.Normal(x + u[1] * (jnp.tanh(x[::-1]) - x + u[0]), 0.1 + 0.1 * u[1]).to_event(1)
+        return dist.Normal(x + u[1] * (jnp.tanh(x[::-1]) - x + u[0]), jnp.sqrt(u[1])).to_event(1)
 
     def emission(self, x, u=None):
         return dist.Normal(x, 0.2).to_event(1)

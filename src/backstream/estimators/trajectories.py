@@ -86,14 +86,16 @@ class Window(NamedTuple):
     chain: Chain
     ys: Float[Array, "l dy"]
     us: PyTree
+    moving: PyTree
+    """The inputs again, for transitions: where there is none, at time 0 and before, any that has one."""
     anchor: Gaussian | None
     """q_{t-L}, frozen, the prior of the first state; None while the window still reaches back to time 0."""
     times: Int[Array, " l"]
     """Those of the observations, negative where there is none yet."""
 
     def drop_last(self) -> "Window":
-        ys, us, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.times))
-        return Window(self.chain.drop_last(), ys, us, self.anchor, times)
+        ys, us, moving, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.moving, self.times))
+        return Window(self.chain.drop_last(), ys, us, moving, self.anchor, times)
 
     def elbos(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, " n"]:
         """One unbiased value of the window's ELBO for each trajectory."""
@@ -101,7 +103,7 @@ class Window(NamedTuple):
         def one(z):
             xs, log_q = sample_chain(q, self.chain, z)
             emissions = _emissions(p, xs[1:], self.ys, self.us)
-            moves = _transitions(p, xs, self.us) - log_q[:-1]
+            moves = _transitions(p, xs, self.moving) - log_q[:-1]
             if self.anchor is not None:
                 return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
             priors = jax.vmap(lambda x, u: log_prior(p, x, u))(xs[1:], self.us)
@@ -129,7 +131,7 @@ def window_elbo(
     chain = backward_chain(q, _replay(q, anchor, ys, inputs))
     noise = jax.random.normal(key, (num_trajectories, len(ys) + 1, q.state_dim), chain.marginals.eta1.dtype)
     times = jnp.arange(1, len(ys) + 1)
-    return Window(chain, ys, inputs, q.marginal(anchor), times).elbos(p, q, noise)
+    return Window(chain, ys, inputs, inputs, q.marginal(anchor), times).elbos(p, q, noise)
 
 
 class AbstractWindowObjective(eqx.Module):
@@ -246,13 +248,20 @@ class FixedLag(OnlineEstimator):
     def _steady(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
         """The window has left time 0 behind: the filter's law before it is the prior of its first state."""
         prior = jax.lax.stop_gradient(q.marginal(anchor))
-        return self._estimate(p, q, ys, us, times, key, lambda q: (_replay(q, anchor, ys, us), prior))
+        return self._estimate(p, q, ys, us, us, times, key, lambda q: (_replay(q, anchor, ys, us), prior))
 
     def _starting(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
-        return self._estimate(p, q, ys, us, times, key, lambda q: (_replay_from_start(q, anchor, ys, us, times), None))
+        # Nothing moves to time 0: what is computed there all the same, and not used, must have a derivative. The first
+        # input may say that no time has passed; the latest is one with which the state moves.
+        moving = jax.tree.map(lambda leaf: jax.vmap(lambda t, row: jnp.where(t <= 0, leaf[-1], row))(times, leaf), us)
+
+        def replay(q):
+            return _replay_from_start(q, anchor, ys, us, moving, times), None
+
+        return self._estimate(p, q, ys, us, moving, times, key, replay)
 
     def _estimate(
-        self, p, q, ys, us, times, key, replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]
+        self, p, q, ys, us, moving, times, key, replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]
     ) -> tuple[Estimate, State]:
         """The objective with its gradients, and the state after the window's first observation."""
 
@@ -262,7 +271,7 @@ class FixedLag(OnlineEstimator):
             noise = jax.random.normal(
                 key, (self.num_trajectories, self.lag + 1, q.state_dim), chain.marginals.eta1.dtype
             )
-            window = Window(chain, ys, us, prior, times)
+            window = Window(chain, ys, us, moving, prior, times)
             value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
             return value, jax.tree.map(lambda leaf: leaf[1], states)
 
@@ -285,14 +294,16 @@ def _replay(q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
     return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), anchor, states)
 
 
-def _replay_from_start(q: BackwardFamily, filler: State, ys: Array, us: Inputs, times: Int[Array, " l"]) -> State:
+def _replay_from_start(
+    q: BackwardFamily, filler: State, ys: Array, us: Inputs, moving: Inputs, times: Int[Array, " l"]
+) -> State:
     """a_0, …, a_t under q, after as many fillers as it takes to make L + 1 states."""
 
     def update(state, scanned):
-        time, y, u = scanned
-        start, later = q.init(y, u), q.update(state, y, u)
+        time, y, u, moving_u = scanned
+        start, later = q.init(y, u), q.update(state, y, moving_u)
         state = jax.tree.map(lambda a, b: jnp.where(time <= 0, a, b), start, later)
         return state, state
 
-    _, states = jax.lax.scan(update, filler, (times, ys, us))
+    _, states = jax.lax.scan(update, filler, (times, ys, us, moving))
     return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), filler, states)

@@ -161,7 +161,7 @@ class Innovation(BackwardFamily):
         start = linearise(p, u, key=key_scales)
         options: dict[str, Any] = {"width": width, "shared": shared, "key": key_net}
         if tangent:
-            dynamics = Tangent.of(p, start)
+            dynamics = Tangent.of(p, start, u)
         else:
             A = start.A if full_transition and clock is None else jnp.diag(start.A)
             dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
@@ -215,11 +215,9 @@ class Innovation(BackwardFamily):
     def _link(self, mean: Float[Array, " d"], u: Inputs, first: bool = False) -> Any:
         """What the dynamics from t − 1 to t depend on: mean of q_{t-1} and inputs, or the time between, or nothing."""
         if isinstance(self.dynamics, Tangent):
-            floats = jnp.floating  # in the precision of λ: the state has one
-            return mean, jax.tree.map(
-                lambda leaf: leaf.astype(mean.dtype) if jnp.issubdtype(leaf.dtype, floats) else leaf,
-                jax.tree.map(jnp.asarray, u),
-            )
+            if first and u is not None and self.dynamics.example is not None:
+                u = self.dynamics.example  # the first may say that no time has passed
+            return mean, jax.tree.map(lambda leaf: _in_precision(jnp.asarray(leaf), mean.dtype), u)
         if self.clock is None:
             return None
         return jnp.ones((), mean.dtype) if first else jnp.asarray(u[self.clock], mean.dtype)
@@ -283,3 +281,8 @@ def _unmoved(own: LinearDynamics) -> LinearDynamics:
     be a million standard deviations."""
     mean0, drift = jax.lax.stop_gradient((own.mean0, own.drift))
     return LinearDynamics(mean0, own.prior, own.A, own.noise, drift)
+
+
+def _in_precision(array: Array, dtype) -> Array:
+    """That of λ, where it is no whole number: a state has one precision."""
+    return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array

@@ -86,11 +86,18 @@ class Tangent(eqx.Module):
     standard deviations are read, and no correlations."""
 
     held: Held
-    """The model, mean and scales of its prior, and the scales of its transition there."""
+    """The model, mean and scales of its prior, the scales of its transition there, and the inputs with which that was
+    read."""
 
     @classmethod
-    def of(cls, p: StateSpaceModel, start: Linearisation) -> "Tangent":
-        return cls(Held.of((p, start.mean0, start.prior_scale, start.transition_scale)))
+    def of(cls, p: StateSpaceModel, start: Linearisation, u: Inputs = None) -> "Tangent":
+        u = jax.tree.map(jnp.asarray, u)
+        return cls(Held.of((p, start.mean0, start.prior_scale, start.transition_scale, u)))
+
+    @property
+    def example(self) -> Inputs:
+        """Inputs with which the state moves."""
+        return self.held.value[4]
 
     @property
     def dim(self) -> int:
@@ -110,7 +117,7 @@ class Tangent(eqx.Module):
 
     def at(self, x: Float[Array, " d"], u: Inputs) -> LinearDynamics:
         """Slope, drift and scales of the transition at x. Where it has no finite scale, that at the prior mean."""
-        p, _, _, otherwise = self.held.value
+        p, _, _, otherwise, _ = self.held.value
 
         def moved(x):
             return _location(p.transition(x, u)).astype(x.dtype)
