@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import numpy as np
 import optax
@@ -118,12 +119,15 @@ def throughput() -> dict:
 def held(count: int, common: bool) -> dict:
     """Bytes of the state for each stream, and what the cost model says: L dy observations and two states a of the
     family, t, the key and two counts, with the window's own count; where λ is not common, it, its mean and Adam's two
-    moments, with Adam's two counts."""
+    moments, with Adam's two counts, and beside λ and its mean what is not learned."""
     panel, state = opened(count, common)
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(state.slots) if hasattr(leaf, "nbytes"))
     d, lag = SETTINGS["dim"], Settings().lag
-    a, P = d + d * (d + 1) // 2, sum(leaf.size for leaf in jax.tree.leaves(panel.q) if hasattr(leaf, "size"))
-    predicted = 4 * (lag * d + 2 * a) + 24 + (0 if common else 16 * P + 8)
+    a, numbers = d + d * (d + 1) // 2, [leaf for leaf in jax.tree.leaves(panel.q) if hasattr(leaf, "size")]
+    P, unlearned = (
+        sum(leaf.size for leaf in numbers if eqx.is_inexact_array(leaf) == learned) for learned in (True, False)
+    )
+    predicted = 4 * (lag * d + 2 * a) + 24 + (0 if common else 16 * P + 8 * unlearned + 8)
     return {"streams": count, "bytes_per_stream": total / count, "predicted": predicted}
 
 
