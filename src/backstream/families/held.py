@@ -5,9 +5,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-
-ARRAYS = jax.Array, np.ndarray, np.generic
 
 
 class Held(eqx.Module):
@@ -30,10 +27,10 @@ class Held(eqx.Module):
     @classmethod
     def of(cls, value: Any) -> "Held":
         leaves, tree = jax.tree.flatten(value)
-        if any(isinstance(leaf, ARRAYS) and jnp.iscomplexobj(leaf) for leaf in leaves):
+        if any(_holds(leaf, jnp.complexfloating) for leaf in leaves):
             raise TypeError("Complex numbers cannot be held: give their real and imaginary parts.")
-        leaves = [jnp.asarray(leaf) if _is_float(leaf) else leaf for leaf in leaves]
-        dtypes = tuple(leaf.dtype if _is_float(leaf) else None for leaf in leaves)
+        leaves = [jnp.asarray(leaf) if _holds(leaf, jnp.floating) else leaf for leaf in leaves]
+        dtypes = tuple(leaf.dtype if _holds(leaf, jnp.floating) else None for leaf in leaves)
         bits = [
             leaf if dtype is None else jax.lax.bitcast_convert_type(leaf, f"int{8 * dtype.itemsize}")
             for leaf, dtype in zip(leaves, dtypes, strict=True)
@@ -51,5 +48,5 @@ class Held(eqx.Module):
         return jax.tree.unflatten(tree, leaves)
 
 
-def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, ARRAYS) and jnp.issubdtype(leaf.dtype, jnp.floating)
+def _holds(leaf: Any, kind: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, kind)
