@@ -1,0 +1,72 @@
+"""Normal pieces of a law: cut before a transition that bends, merged again after the row is read."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .prediction import AffineLaw, scaled_cholesky
+
+NUM_PIECES = 5
+CENTRES = 0.8
+"""The share of the variance that goes to the centres of the pieces, where the cut is whole."""
+WHOLE_CUT = 0.02
+"""The bend from which on it is whole."""
+LEAST_BEND = 0.002
+"""Below it nothing is cut."""
+
+
+class Pieces(NamedTuple):
+    """Σ_j exp(log_weight_j) N(mean_j, factor_j factor_jᵀ)."""
+
+    log_weight: Float[Array, " j"]
+    mean: Float[Array, "j d"]
+    factor: Float[Array, "j d d"]
+
+
+def cut(mean: Float[Array, " d"], factor: Float[Array, "d d"], bend: Float[Array, " d"]) -> Pieces:
+    """A normal law as narrower ones along the column of its factor on which the transition bends most.
+
+    N(0, 1) is N(0, b) convolved with N(0, 1 − b). The first is replaced by its Gauss–Hermite points.
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(NUM_PIECES)
+    axis = jnp.argmax(bend)
+    share = CENTRES * jnp.clip(bend[axis] / WHOLE_CUT, 0.0, 1.0)
+    centres = mean + jnp.sqrt(share) * jnp.asarray(points, mean.dtype)[:, None] * factor[:, axis]
+    narrower = factor * jnp.where(jnp.arange(len(mean)) == axis, jnp.sqrt(1 - share), 1.0)
+    log_weight = jnp.asarray(np.log(weights / weights.sum()), mean.dtype)
+    return Pieces(log_weight, centres, jnp.broadcast_to(narrower, (NUM_PIECES, *narrower.shape)))
+
+
+class Merged(NamedTuple):
+    mean: Float[Array, " d"]
+    factor: Float[Array, "d d"]
+    kernel: AffineLaw
+    log_mass: Float[Array, ""]
+
+
+def merge(pieces: Pieces, kernels: AffineLaw) -> Merged:
+    """One normal law with the moments of all pieces, and the affine kernel with their joint moments.
+
+    `pieces` are those of X_t, their weights times the masses of the row; `kernels` lead from each to X_{t-1}. The kernel of the
+    merged law is the regression of X_{t-1} on X_t under the pieces: its covariance is a sum of squares.
+    """
+    log_mass = jax.nn.logsumexp(pieces.log_weight)
+    weight = jnp.exp(pieces.log_weight - log_mass)
+    mean = weight @ pieces.mean
+    apart = pieces.mean - mean
+    covs = pieces.factor @ jnp.swapaxes(pieces.factor, 1, 2)
+    cov = jnp.einsum("j,jab->ab", weight, covs) + apart.T @ (weight[:, None] * apart)
+    factor = scaled_cholesky(cov)
+
+    before = kernels.mean + jnp.einsum("jab,jb->ja", kernels.gain, pieces.mean)
+    centre = weight @ before
+    cross = jnp.einsum("j,jab,jbc->ac", weight, kernels.gain, covs) + (before - centre).T @ (weight[:, None] * apart)
+    gain = jax.scipy.linalg.cho_solve((factor, True), cross.T).T
+    left = before - centre - apart @ gain.T
+    tilt = kernels.gain - gain
+    spread = jnp.einsum("j,jab,jbc,jdc->ad", weight, tilt, covs, tilt) + jnp.einsum("j,jab->ab", weight, kernels.cov)
+    kernel = AffineLaw(centre - gain @ mean, gain, spread + left.T @ (weight[:, None] * left))
+    return Merged(mean, factor, kernel, log_mass)

@@ -1,0 +1,180 @@
+"""The parameters of a law whose columns are independent, as functions of the state.
+
+A column's law has parameters: a location, a rate, a probability. On the right scale (as they are, their logarithm, their
+logit) they are often affine in the state. Such a scale is a predictor. Where a law is known by its predictors, a grid over them
+evaluates the law alone and never calls the model.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+
+from .laws import Row
+
+
+class Link(NamedTuple):
+    to: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    """The derivative of `to`."""
+    back: Callable[[Array], Array]
+    safe: Callable[[np.ndarray], np.ndarray]
+    """Where rounding leaves enough of `to` to tell whether it is affine."""
+
+
+LINKS: dict[str, Link] = {
+    "identity": Link(lambda v: v, jnp.ones_like, lambda v: v, np.isfinite),
+    "log": Link(jnp.log, lambda v: 1 / v, jnp.exp, lambda v: np.isfinite(v) & (v > 0)),
+    "logit": Link(
+        lambda v: jnp.log(v) - jnp.log1p(-v),
+        lambda v: 1 / (v * (1 - v)),
+        jax.nn.sigmoid,
+        lambda v: np.isfinite(v) & (v > 1e-3) & (v < 1 - 1e-3),
+    ),
+}
+
+
+class Leaf(NamedTuple):
+    """A parameter of the law that moves with a predictor: on its own scale, `slope` times as far, column by column."""
+
+    index: int
+    """Among the leaves of the base law."""
+    link: str
+    predictor: int
+    slope: tuple[float, ...] | None
+    """None for the parameter that is the predictor itself."""
+
+
+class Predictors(eqx.Module):
+    leaves: tuple[Leaf, ...] = eqx.field(static=True)
+    count: int = eqx.field(static=True)
+    """Predictors of one column."""
+
+    def of(self, law: dist.Distribution) -> Float[Array, "c p"]:
+        """Their values."""
+        columns = law.event_shape[0]
+        values, found = jax.tree.leaves(law.base_dist), {}
+        for leaf in self.leaves:
+            if leaf.predictor not in found:
+                found[leaf.predictor] = LINKS[leaf.link].to(jnp.broadcast_to(values[leaf.index], (columns,)))
+        return jnp.stack([found[i] for i in range(self.count)], -1)
+
+    def log_prob(self, law: dist.Distribution, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
+        """Log densities of the columns of the law that has these predictors, and all else from `law`."""
+        values, tree = jax.tree.flatten(law.base_dist)
+        own = self.of(law)
+        for leaf in self.leaves:
+            scaled, link = predictors[:, leaf.predictor], LINKS[leaf.link]
+            if leaf.slope is not None:
+                shift = jnp.asarray(leaf.slope, scaled.dtype) * (scaled - own[:, leaf.predictor])
+                scaled = link.to(jnp.broadcast_to(values[leaf.index], shift.shape)) + shift
+            values[leaf.index] = link.back(scaled)
+        return jnp.where(row.seen, jax.tree.unflatten(tree, values).log_prob(row.y), 0.0)
+
+
+class Sampled(NamedTuple):
+    """One parameter of the law at several states."""
+
+    values: np.ndarray
+    """[inputs, n, c]"""
+    slopes: np.ndarray
+    """[inputs, n, c, d], per standard deviation of the states"""
+
+
+def find_predictors(law: dist.Distribution, sampled: list[Sampled], tolerance: float) -> tuple[Predictors, bool] | None:
+    """The predictors of a law, and whether all are affine in the state; None where it cannot be read this way.
+
+    `sampled` has what `jax.tree.leaves(law.base_dist)` are at several states, None for what never varies.
+    """
+    leaves, kept, affine = [], [], True
+    parameters = jax.tree.leaves(law.base_dist)
+    for index, parameter in enumerate(sampled):
+        if parameter is None or not _varies(parameter):
+            continue
+        link = affine_link(parameter, tolerance)
+        if link is None:
+            affine, link = False, _natural_link(law.base_dist, parameters[index])
+        with np.errstate(all="ignore"):
+            values = np.asarray(LINKS[link].to(parameter.values[0]), float)
+        for which, other in enumerate(kept):
+            slope = _relation(other, values)
+            if slope is not None:
+                leaves.append(Leaf(index, link, which, slope))
+                break
+        else:
+            leaves.append(Leaf(index, link, len(kept), None))
+            kept.append(values)
+    if not leaves or len(kept) > 3:
+        return None
+    return Predictors(tuple(leaves), len(kept)), affine
+
+
+def _varies(parameter: Sampled) -> bool:
+    return bool(np.nanmax(np.abs(np.where(np.isfinite(parameter.slopes), parameter.slopes, 0.0)), initial=0.0) > 0)
+
+
+def affine_link(parameter: Sampled, tolerance: float) -> str | None:
+    """The first link under which, with the same inputs, the slope is the same at all states."""
+    for name, link in LINKS.items():
+        with np.errstate(all="ignore"):
+            scale = np.asarray(link.slope(parameter.values), float)
+            slopes = parameter.slopes * scale[..., None]
+            usable = link.safe(parameter.values) & np.isfinite(slopes).all(-1)
+        if usable[0].sum(0).min() < 4:
+            continue
+        slopes = np.where(usable[..., None], slopes, np.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a column without a usable state is all NaN
+            centre = np.nanmedian(slopes, axis=1, keepdims=True)
+            size = np.nanmax(np.abs(slopes), axis=(1, 3))
+            apart = np.nanmax(np.abs(slopes - centre), axis=(1, 3))
+        if not (apart > tolerance * size).any():
+            return name
+    return None
+
+
+POSITIVE = tuple(
+    getattr(constraints, name)
+    for name in ("positive", "nonnegative", "softplus_positive")
+    if hasattr(constraints, name)
+)
+
+
+def _natural_link(base: dist.Distribution, leaf: Array) -> str:
+    constraint = _constraint(base, leaf)
+    if any(constraint is positive for positive in POSITIVE):
+        return "log"
+    return "logit" if constraint is constraints.unit_interval else "identity"
+
+
+def _constraint(base: dist.Distribution, leaf: Array) -> object:
+    """What the law says of the parameter that this leaf is."""
+    for name, value in vars(base).items():
+        if value is leaf:
+            return getattr(base, "arg_constraints", {}).get(name)
+        if isinstance(value, dist.Distribution):
+            found = _constraint(value, leaf)
+            if found is not None:
+                return found
+    return None
+
+
+def _relation(known: np.ndarray, values: np.ndarray) -> tuple[float, ...] | None:
+    """The slope of each column where `values` is affine in a predictor that is known already."""
+    slopes = []
+    for a, b in zip(known.T, values.T, strict=True):
+        usable = np.isfinite(a) & np.isfinite(b)
+        if usable.sum() < 4 or np.ptp(a[usable]) == 0 or np.ptp(b[usable]) == 0:
+            return None
+        slope, offset = np.polyfit(a[usable], b[usable], 1)
+        if np.abs(b - offset - slope * a)[usable].max() > 1e-4 * np.ptp(b[usable]):
+            return None
+        slopes.append(float(round(slope) if round(slope) and abs(slope - round(slope)) < 1e-3 else slope))
+    return tuple(slopes)

@@ -1,0 +1,196 @@
+"""The ways to multiply a prediction with an emission, all in the coordinates z in which the prediction is N(0, I).
+
+Which one a model takes is found once, by `plan`. Each is a value that is called with the model, the row, the inputs and the
+prediction, and returns a `Tilted` law: the posterior of z, and the log density of the row given all rows before it.
+"""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from backstream.models.base import Inputs, StateSpaceModel
+
+from . import small_matrices as small
+from .closed_forms import LOG_2PI, Tilted, condition
+from .constants import Constant
+from .grids import SINGLE, Frame, fit
+from .laws import NORMALS, Row, column_log_probs, seen_factor
+from .predictors import Predictors
+from .propagation import CavityDensity, Lift, propagate
+
+
+class Predicted(NamedTuple):
+    """N(mean, factor factorᵀ), with the number of the row, from which points are drawn where an update needs any."""
+
+    mean: Float[Array, " d"]
+    factor: Float[Array, "d d"]
+    t: Array
+
+    def at(self, z: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.mean + self.factor @ z
+
+    def along(self, function) -> tuple[Array, Array]:
+        """function(mean), and its derivatives along the columns of the factor, as a last axis."""
+        value, push = jax.linearize(function, self.mean)
+        return value, jax.vmap(push, in_axes=1, out_axes=-1)(self.factor)
+
+
+class Update(eqx.Module):
+    @abstractmethod
+    def __call__(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Predicted) -> Tilted:
+        """The moments of N(0, I) × emission in the coordinates of the prediction."""
+
+
+class NormalColumns(eqx.Module):
+    """Columns that are normal around a function of the state, with noise that does not depend on it."""
+
+    def location(self, law) -> Float[Array, " c"]:
+        loc = law.loc if isinstance(law, NORMALS) else law.base_dist.loc
+        return jnp.broadcast_to(loc, law.event_shape)
+
+    def whitener(self, law, row: Row):
+        """A function that divides columns by their noise, with zeros for what is missing; and the log scale it takes out."""
+        missing = (~row.seen).sum() * 0.5 * LOG_2PI
+        if isinstance(law, NORMALS):
+            factor = seen_factor(law.covariance_matrix, row.seen)
+
+            def whiten(columns):
+                kept = jnp.where(row.seen.reshape(-1, *[1] * (columns.ndim - 1)), columns, 0.0)
+                return solve_triangular(factor, kept, lower=True)
+
+            return whiten, jnp.log(jnp.diagonal(factor)).sum() - missing
+        scale = jnp.where(row.seen, jnp.broadcast_to(law.base_dist.scale, law.event_shape), 1.0)
+
+        def divide(columns):
+            shape = (-1, *[1] * (columns.ndim - 1))
+            return jnp.where(row.seen.reshape(shape), columns / scale.reshape(shape), 0.0)
+
+        return divide, jnp.log(scale).sum() - missing
+
+
+class Closed(Update):
+    """Normal columns whose mean is affine in the state: the Kalman update."""
+
+    columns: NormalColumns = NormalColumns()
+
+    def __call__(self, p, row, u, predicted):
+        location, slope = predicted.along(lambda x: self.columns.location(p.emission(x, u)).astype(x.dtype))
+        whiten, log_scale = self.columns.whitener(p.emission(predicted.mean, u), row)
+        tilted = condition(whiten(slope), whiten(row.y - location))
+        return tilted._replace(log_mass=tilted.log_mass - log_scale)
+
+
+class Groups(eqx.Module):
+    """Which columns are read together, and along which directions of the state."""
+
+    members: Constant = eqx.field(static=True)
+    """[groups, columns], 0 or 1."""
+    rank: int = eqx.field(static=True)
+    basis: Constant | None = eqx.field(static=True)
+    """[groups, rank, d]: the directions, where they are the same for all rows. Or else they are those of the predictors."""
+    mixing: Constant | None = eqx.field(static=True)
+    """[groups, rank, columns · predictors + d]: which combinations of the predictors' slopes, and of the axes where these
+    are too few, span a group's directions. None where each group is one column with as many predictors as directions."""
+
+    @property
+    def owner(self) -> np.ndarray:
+        """The group of each column."""
+        return self.members.value.argmax(0)
+
+    @property
+    def single(self) -> bool:
+        return len(self.members.value) == 1
+
+    def fixed(self, factor: Float[Array, "d d"]) -> Float[Array, "j r d"]:
+        assert self.basis is not None
+        return self._orthonormal(jnp.asarray(self.basis.value, factor.dtype) @ factor)
+
+    def spanned(self, slopes: Float[Array, "c p d"]) -> Float[Array, "j r d"]:
+        d = slopes.shape[-1]
+        rows = slopes.reshape(-1, d)
+        size = jnp.sqrt((rows**2).sum(1, keepdims=True))
+        rows = rows / jnp.where(size > 0, size, 1.0)
+        if self.mixing is None:
+            return self._orthonormal(rows.reshape(slopes.shape))
+        rows = jnp.concatenate([rows, jnp.eye(d, dtype=rows.dtype)])
+        return self._orthonormal(jnp.asarray(self.mixing.value, slopes.dtype) @ rows)
+
+    def _orthonormal(self, rows: Float[Array, "j r d"]) -> Float[Array, "j r d"]:
+        d = rows.shape[-1]
+        if self.single and self.rank == d:
+            return jnp.eye(d, dtype=rows.dtype)[None]
+        return small.orthonormal_rows(rows)
+
+
+class AffineDensity(eqx.Module):
+    """Groups of columns whose predictors are affine in z. The model is not called."""
+
+    predictors: Predictors
+    groups: Groups
+    law: object
+    row: Row
+    centre: Float[Array, "c p"]
+    slope: Float[Array, "c p r"]
+
+    def __call__(self, s: Float[Array, "j n r"], lift: Lift) -> Float[Array, "j n"]:
+        moved = jnp.einsum("cpr,cnr->cnp", self.slope, s[self.groups.owner])
+        values = self.centre[:, None] + moved
+        terms = jax.vmap(lambda at: self.predictors.log_prob(self.law, at, self.row), 1, 1)(values)
+        members = self.groups.members.value
+        if np.array_equal(members, np.eye(len(members))):
+            return terms
+        return jnp.asarray(members, terms.dtype) @ terms
+
+
+class ModelDensity(eqx.Module):
+    """Groups of columns of any law: the model is called at every node."""
+
+    p: StateSpaceModel
+    groups: Groups
+    row: Row
+    u: Inputs
+    predicted: Predicted
+
+    def __call__(self, s: Float[Array, "j n r"], lift: Lift) -> Float[Array, "j n"]:
+        def terms(z):
+            return column_log_probs(self.p.emission(self.predicted.at(z), self.u), self.row)
+
+        members = jnp.asarray(self.groups.members.value, s.dtype)
+        return jax.vmap(lambda zs, own: jax.vmap(lambda z: terms(z) @ own)(zs))(lift(s), members)
+
+
+class Propagated(Update):
+    """Every column reads at most three directions of the state: one grid, or one for each group of columns."""
+
+    groups: Groups
+    predictors: Predictors | None
+    """Where the columns' laws have predictors that are affine in the state."""
+
+    def __call__(self, p, row, u, predicted):
+        directions, density = self._density(p, row, u, predicted)
+        return self._on_one_grid(density, directions[0]) if self.groups.single else propagate(density, directions)
+
+    def _density(self, p, row, u, predicted):
+        if self.predictors is None:
+            return self.groups.fixed(predicted.factor), ModelDensity(p, self.groups, row, u, predicted)
+        read = self.predictors
+        centre, slopes = predicted.along(lambda x: read.of(p.emission(x, u)).astype(x.dtype))
+        directions = self.groups.spanned(slopes)
+        slope = jnp.einsum("cpd,crd->cpr", slopes, directions[self.groups.owner])
+        law = p.emission(predicted.mean, u)
+        return directions, AffineDensity(read, self.groups, law, row, centre, slope)
+
+    def _on_one_grid(self, density, directions: Float[Array, "r d"]) -> Tilted:
+        r, d = directions.shape
+        eye, zero = jnp.eye(r, dtype=directions.dtype), jnp.zeros(r, directions.dtype)
+        lift = Lift(jnp.zeros(d, directions.dtype), directions.T[None], zero[None])
+        tilted = CavityDensity(density, lift, zero[None], eye[None])
+        mean, factor, log_mass = fit(tilted, Frame(zero[None], eye[None]), SINGLE[r])
+        across = directions.T @ (factor[0] - eye) @ directions
+        return Tilted(directions.T @ mean[0], jnp.eye(d, dtype=directions.dtype) + across, log_mass[0])
