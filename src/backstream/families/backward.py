@@ -37,7 +37,7 @@ class Chain(NamedTuple):
 
     states: State
     marginals: Gaussian
-    links: Bool[Array, " t-1"] | None
+    links: Bool[Array, " links"] | None
     """Between which of the states there is a kernel; None: between all. Where there is none, a trajectory goes on with
     an independent draw from the marginal."""
     kernels: AffineKernel | None
@@ -49,7 +49,7 @@ class Chain(NamedTuple):
 
 
 def backward_chain(
-    p: StateSpaceModel, q: BackwardFamily, states: State, links: Bool[Array, " t-1"] | None = None
+    p: StateSpaceModel, q: BackwardFamily, states: State, links: Bool[Array, " links"] | None = None
 ) -> Chain:
     marginals = jax.vmap(q.marginal)(states)
     if not q.affine:
