@@ -65,23 +65,25 @@ def blocks(mean, cov, T):
 
 
 @eqx.filter_jit
-def _read(q, ys):
+def _read(p, q, ys):
     """η1 and precision of q_t, and of ψ_t(·, x) for x = 0 and the unit vectors, for each t."""
-    states = [q.init(ys[0])]
-    for y in ys[1:]:
-        states.append(q.update(states[-1], y))
+    states = [q.init(p)]
+    for y in ys:
+        states.append(q.update(p, states[-1], y))
+    states = states[1:]
     points = jax.numpy.concatenate([np.zeros((1, q.state_dim)), np.eye(q.state_dim)])
 
     def natural(law):
         return law.eta1, law.precision
 
     marginals = [natural(q.marginal(state)) for state in states]
-    return marginals, [jax.vmap(lambda x, state=state: natural(q.potential(state, x)))(points) for state in states]
+    kernels = [q.kernel(p, state) for state in states]
+    return marginals, [jax.vmap(lambda x, kernel=kernel: natural(kernel.potential(x)))(points) for kernel in kernels]
 
 
-def joint_family(q, ys):
+def joint_family(p, q, ys):
     """Mean [T d] and covariance [T d, T d] of X_{0:T-1} under q."""
-    marginals, potentials = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), _read(q, ys))
+    marginals, potentials = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), _read(p, q, ys))
     T, d = len(ys), q.state_dim
     cov_last = np.linalg.inv(marginals[-1][1])
     mean = np.zeros((T, d))
@@ -102,7 +104,7 @@ def elbo(p, q, ys):
     """E_q[log p(X, y) − log q(X)], from the dense law of X under each."""
     y, H, R = observation(p, ys)
     prior_mean, prior_cov = joint_states(p, len(ys))
-    mean, cov = joint_family(q, ys)
+    mean, cov = joint_family(p, q, ys)
     log_prior = log_normal(mean - prior_mean, prior_cov) - 0.5 * np.trace(np.linalg.solve(prior_cov, cov))
     log_emission = log_normal(y - H @ mean, R) - 0.5 * np.trace(np.linalg.solve(R, H @ cov @ H.T))
     entropy = 0.5 * (np.linalg.slogdet(cov)[1] + len(mean) * (1 + LOG_2PI))

@@ -14,11 +14,11 @@ def expectation(law, function, nodes=24):
     return (w / w.sum()) @ jax.vmap(function)(mean + jnp.sqrt(cov[0]) * z[:, None])
 
 
-def filter_states(q, ys):
-    states = [q.init(ys[0])]
-    for y in ys[1:]:
-        states.append(q.update(states[-1], y))
-    return states
+def filter_states(p, q, ys):
+    states = [q.init(p)]
+    for y in ys:
+        states.append(q.update(p, states[-1], y))
+    return states[1:]
 
 
 def H(p, q, ys, states, t, x):
@@ -26,7 +26,7 @@ def H(p, q, ys, states, t, x):
     emitted = log_emission(p, x, ys[t])
     if t == 0:
         return emitted + p.prior().log_prob(x)
-    law = q.marginal(states[t - 1]) * q.potential(states[t], x)
+    law = q.marginal(states[t - 1]) * q.kernel(p, states[t]).potential(x)
 
     def before(x_prev):
         return p.transition(x_prev).log_prob(x) - law.log_prob(x_prev) + H(p, q, ys, states, t - 1, x_prev)
@@ -35,6 +35,6 @@ def H(p, q, ys, states, t, x):
 
 
 def elbo(p, q, ys):
-    states = filter_states(q, ys)
+    states = filter_states(p, q, ys)
     law = q.marginal(states[-1])
     return expectation(law, lambda x: H(p, q, ys, states, len(ys) - 1, x) - law.log_prob(x))

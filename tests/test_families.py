@@ -1,7 +1,5 @@
 """Families: exact where they can be, positive definite always, and alike behind the four methods."""
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,7 @@ from scipy import stats
 
 from backstream.estimators import RecursiveScore, Scan
 from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent, TanhCell
-from backstream.families.backward import filter_states
+from backstream.families.backward import filter_states, first_state
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.held import Held
 from backstream.families.linear import LinearDynamics
@@ -67,8 +65,8 @@ def kalman_filter(model, ys):
     return [np.array(values) for values in zip(*out, strict=True)]
 
 
-def moments_of(q, ys):
-    return jax.jit(lambda ys: jax.vmap(lambda state: q.marginal(state).moments())(filter_states(q, ys)))(ys)
+def moments_of(p, q, ys):
+    return jax.jit(lambda ys: jax.vmap(lambda state: q.marginal(state).moments())(filter_states(p, q, ys)))(ys)
 
 
 # ---- Kalman -----------------------------------------------------------------------------------------------------
@@ -80,7 +78,7 @@ def test_kalman_states_are_the_kalman_filter(full, gaps):
     model = linear_model(full)
     ys = model.simulate(30, key=KEY)[1]
     ys = with_gaps(ys) if gaps else ys
-    means, covs = moments_of(Kalman.from_model(model), ys)
+    means, covs = moments_of(model, Kalman.from_model(model), ys)
     expected_means, expected_covs = kalman_filter(model, ys)
     np.testing.assert_allclose(means, expected_means, atol=1e-10)
     np.testing.assert_allclose(covs, expected_covs, atol=1e-10)
@@ -92,13 +90,13 @@ def test_kalman_kernels_are_the_rts_kernels(full):
     model = linear_model(full)
     q = Kalman.from_model(model)
     ys = with_gaps(model.simulate(8, key=KEY)[1])
-    states = filter_states(q, ys)
+    states = filter_states(model, q, ys)
     means, covs = kalman_filter(model, ys)
     A, Q = np.asarray(model.dense().A), np.asarray(model.dense().Q)
     x = jnp.array([0.3, -2.0, 1.0])
     for t in (1, 5, 7):
         before, state = (jax.tree.map(lambda leaf, s=s: leaf[s], states) for s in (t - 1, t))
-        mean, cov = (q.marginal(before) * q.potential(state, x)).moments()
+        mean, cov = (q.marginal(before) * q.kernel(model, state).potential(x)).moments()
         mu, Sigma = means[t - 1], covs[t - 1]
         G = Sigma @ A.T @ np.linalg.inv(A @ Sigma @ A.T + Q)
         np.testing.assert_allclose(mean, mu + G @ (np.asarray(x) - A @ mu), atol=1e-10)
@@ -181,26 +179,25 @@ def test_float32_states_stay_positive_definite(kind, full):
 
         def look(state):
             frame = q.marginal(state).frame()
-            kernel = (q.marginal(state) * q.potential(state, frame.mean)).frame()
+            kernel = (q.marginal(state) * q.kernel(CHAOTIC, state).potential(frame.mean)).frame()
             return jnp.isfinite(frame.mean).all() & jnp.isfinite(frame.factor).all() & jnp.isfinite(kernel.factor).all()
 
         def step(state, y):
-            state = q.update(state, y)
+            state = q.update(CHAOTIC, state, y)  # these families do not read the model
             return state, look(state)
 
-        state = q.init(ys[0])
-        return jax.lax.scan(step, state, ys[1:])
+        return jax.lax.scan(step, q.init(CHAOTIC), ys)
 
     last, fine = run(jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays), observations)
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(last))
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(eqx.filter(last, eqx.is_inexact_array)))
     assert fine.all(), [scales[i] for i in np.flatnonzero(~fine.all(axis=1))]
 
 
 def test_float32_filter_is_the_float64_filter():
     model = linear_model(full=True)
     ys = with_gaps(model.simulate(200, key=KEY)[1])
-    exact = moments_of(Kalman.from_model(model), ys)
-    rough = moments_of(single(Kalman.from_model(model)), ys.astype(jnp.float32))
+    exact = moments_of(model, Kalman.from_model(model), ys)
+    rough = moments_of(model, single(Kalman.from_model(model)), ys.astype(jnp.float32))
     for value, reference in zip(rough, exact, strict=True):
         assert value.dtype == jnp.float32
         np.testing.assert_allclose(value, reference, atol=2e-5)
@@ -253,14 +250,14 @@ def test_conjugate_has_the_authors_3160_parameters():
 
 
 def test_conjugate_adds_the_networks_natural_parameter():
-    q = Conjugate.create(2, 3, 8, key=KEY)
+    p, q = linear_model(False, d=2, dy=3), Conjugate.create(2, 3, 8, key=KEY)
     y = jnp.array([0.5, jnp.nan, -1.0])
     out = q.net(jnp.array([0.5, 0.0, -1.0]))
-    state = q.init(y)
+    state = first_state(p, q, y)
     law = q.marginal(state)
     np.testing.assert_allclose(law.eta1, out[:2], rtol=1e-12)
     np.testing.assert_allclose(law.precision, np.diag(100 + np.log1p(np.exp(out[2:]))), rtol=1e-12)
-    mean, cov = q.marginal(q.update(state, jnp.full(3, jnp.nan))).moments()
+    mean, cov = q.marginal(q.update(p, state, jnp.full(3, jnp.nan))).moments()
     before, spread = law.moments()
     A = np.asarray(q.dynamics.A)
     np.testing.assert_allclose(mean, A * before, rtol=1e-10)
@@ -289,12 +286,12 @@ def test_innovation_starts_near_the_kalman_filter(full):
     np.testing.assert_allclose(q.observation_matrix, model.B, atol=1e-12)
     np.testing.assert_allclose(q.dynamics.A, model.dense().A, atol=1e-12)
     np.testing.assert_allclose(q.dynamics.drift, 0.0, atol=1e-12)
-    means, covs = moments_of(silence(q), ys)
+    means, covs = moments_of(model, silence(q), ys)
     np.testing.assert_allclose(covs, expected_covs, rtol=1e-4, atol=1e-5)
     spread = np.sqrt(np.diagonal(expected_covs, axis1=1, axis2=2))
     assert np.abs((means - expected_means) / spread).max() < 0.2
     assert np.sqrt(np.mean(((means - expected_means) / spread) ** 2)) < 0.03
-    means, covs = moments_of(q, ys)
+    means, covs = moments_of(model, q, ys)
     assert np.sqrt(np.mean(((means - expected_means) / spread) ** 2)) < 0.2
     np.testing.assert_allclose(np.diagonal(covs, axis1=1, axis2=2), spread**2, rtol=0.2)
 
@@ -316,7 +313,7 @@ def test_a_shared_network_reads_each_coordinate_alone():
     """What is new in one coordinate changes its own site and no other; coordinates that look alike get the same."""
     dynamics = LinearDynamics.create(jnp.zeros(3), jnp.ones(3), jnp.full(3, 0.9), jnp.ones(3))
     q = Innovation.create(dynamics, jnp.ones(3), jnp.eye(3), shared=True, key=KEY)
-    before, changed = (q._site(q.dynamics.start(), jnp.array([x, -0.4, 0.3])) for x in (0.3, 2.0))
+    before, changed = (q._site(q.dynamics.start().unmoved(), jnp.array([x, -0.4, 0.3])) for x in (0.3, 2.0))
     for old, new in zip(before, changed, strict=True):
         np.testing.assert_array_equal(old[1:], new[1:])
         assert (old[0] != new[0]).any()
@@ -329,8 +326,8 @@ def test_a_tangent_is_the_transition_where_the_filter_is():
     the mean and stretches by the slope there, and so does the potential. Nothing of it is a part of λ."""
     model = ChaoticRNN.random(3, key=KEY)
     q = Innovation.from_model(model, 4, shared=True, tangent=True, key=KEY)
-    first = q.init(jnp.array([0.9, -0.7, 0.2]))
-    state = q.update(first, jnp.full(3, jnp.nan))  # predicts only
+    first = first_state(model, q, jnp.array([0.9, -0.7, 0.2]))
+    state = q.update(model, first, jnp.full(3, jnp.nan))  # predicts only
     (m, P), (mean, cov) = (q.marginal(a).moments() for a in (first, state))
     W = np.asarray(model.W)
     slope = 0.96 * np.eye(3) + 0.1 * W * (1 - np.tanh(m) ** 2)
@@ -338,7 +335,7 @@ def test_a_tangent_is_the_transition_where_the_filter_is():
     np.testing.assert_allclose(mean, moved, rtol=1e-4)
     np.testing.assert_allclose(cov, slope @ P @ slope.T + 0.01 * np.eye(3), rtol=1e-4)
     x = jnp.array([0.3, 0.1, -0.2])
-    psi = q.potential(state, x)
+    psi = q.kernel(model, state).potential(x)
     np.testing.assert_allclose(psi.precision, slope.T @ slope / 0.01, rtol=1e-9)
     np.testing.assert_allclose(psi.eta1, slope.T @ (x - moved + slope @ m) / 0.01, rtol=1e-9)
     assert sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))) == 4 * 2 + 4 + 2 * 4 + 2
@@ -351,14 +348,14 @@ def test_a_tangent_to_a_linear_model_is_exact():
     tangent = Innovation.from_model(model, 4, inputs[0], tangent=True, key=KEY)
     x, ones = jnp.array([0.2, -0.1]), jnp.ones(2)
     linear = LinearDynamics.create(0 * ones, ones, 0.5 * jnp.eye(2), 0.3 * ones)
-    state = tangent.init(ys[0], inputs[0])
+    state = first_state(model, tangent, ys[0], inputs[0])
     for y, u in zip(ys[1:], inputs[1:], strict=True):
         fixed = eqx.tree_at(lambda own: own.drift, linear, u * ones, is_leaf=lambda leaf: leaf is None)
-        expected = eqx.tree_at(lambda q: q.dynamics, tangent, fixed).update(state._replace(link=None), y)
-        state = tangent.update(state, y, u)
+        expected = eqx.tree_at(lambda q: q.dynamics, tangent, fixed).update(model, state._replace(link=None), y)
+        state = tangent.update(model, state, y, u)
         np.testing.assert_allclose(state.mean, expected.mean, rtol=1e-9)
         np.testing.assert_allclose(state.factor, expected.factor, rtol=1e-9)
-        np.testing.assert_allclose(tangent.potential(state, x).eta, fixed.potential(x).eta, rtol=1e-9)
+        np.testing.assert_allclose(tangent.kernel(model, state).potential(x).eta, fixed.potential(x).eta, rtol=1e-9)
 
 
 def test_inputs_without_a_derivative_and_in_another_precision():
@@ -476,7 +473,7 @@ def test_innovation_reads_the_scale_where_the_location_says_nothing():
     np.testing.assert_allclose(q.log_obs_scale, 0.0, atol=1e-6)  # the scale at x = 0 is one, whatever mu is
     states, ys = p.simulate(1500, key=KEY)
     limit = rmse(particle_limit(p, ys, num_particles=1000, num_trajectories=1, key=KEY).filtered, states)
-    assert rmse(moments_of(q, ys)[0], states) < 1.1 * limit
+    assert rmse(moments_of(p, q, ys)[0], states) < 1.1 * limit
     assert rmse(np.broadcast_to(p.mu, states.shape), states) > 1.3 * limit
 
 
@@ -485,8 +482,8 @@ def test_innovation_without_an_observation_matrix():
     volatility = StochasticVolatility(jnp.zeros(2), jnp.full(2, 0.9), jnp.full(2, 0.3))
     q = Innovation.from_model(volatility, key=KEY)
     assert q.observation_matrix is None and q.scale_matrix is not None
-    state = q.init(jnp.array([1.0, jnp.nan]))
-    mean, cov = q.marginal(q.update(state, jnp.full(2, jnp.nan))).moments()
+    state = first_state(volatility, q, jnp.array([1.0, jnp.nan]))
+    mean, cov = q.marginal(q.update(volatility, state, jnp.full(2, jnp.nan))).moments()
     before, spread = q.marginal(state).moments()
     np.testing.assert_allclose(mean, 0.9 * before, rtol=1e-5)
     np.testing.assert_allclose(cov, 0.81 * spread + 0.09 * np.eye(2), rtol=1e-5)
@@ -494,7 +491,7 @@ def test_innovation_without_an_observation_matrix():
     assert growth.observation_matrix is None and growth.scale_matrix is None and growth.offset is None
     np.testing.assert_allclose(growth.dynamics.A, 1.25)  # 25.5 at the prior mean: held back
     ys = Growth().simulate(300, jnp.arange(300.0), key=KEY)[1]
-    means, covs = moments_of(growth, ys)
+    means, covs = moments_of(Growth(), growth, ys)
     assert np.isfinite(means).all() and np.isfinite(covs).all()
 
 
@@ -509,9 +506,9 @@ def test_innovation_survives_outliers_of_a_million_standard_deviations(name, dty
     }[name]
     q = Innovation.from_model(model, key=KEY)
     ys = model.simulate(60, key=jax.random.key(4))[1]
-    cast = partial(jax.tree.map, lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf)
-    means, covs = moments_of(cast(q), ys.astype(dtype))
-    hit, spread = moments_of(cast(q), ys.at[20].set(jnp.array([1e6, -1e6, 1e6])).astype(dtype))
+    q = cast(q, dtype)
+    means, covs = moments_of(model, q, ys.astype(dtype))
+    hit, spread = moments_of(model, q, ys.at[20].set(jnp.array([1e6, -1e6, 1e6])).astype(dtype))
     assert np.isfinite(hit).all() and np.isfinite(spread).all()
     scale = np.sqrt(np.diagonal(covs, axis1=1, axis2=2))
     assert np.abs((hit[20] - means[20]) / scale[20]).max() < 20
@@ -523,7 +520,7 @@ def test_innovation_stays_bounded_where_the_transition_expands():
     dynamics = LinearDynamics.create(jnp.zeros(2), jnp.ones(2), jnp.full(2, 1.2), jnp.ones(2))
     q = single(Innovation.create(dynamics, jnp.ones(2), jnp.eye(2), key=KEY))
     ys = jnp.full((5020, 2), jnp.nan, jnp.float32).at[0].set(1.0).at[5000:].set(2.0)
-    means, covs = moments_of(q, ys)
+    means, covs = moments_of(CHAOTIC, q, ys)  # which it does not read
     assert np.isfinite(means).all() and np.isfinite(covs).all()
     assert np.diagonal(covs, axis1=1, axis2=2).max() < 1e7
     np.testing.assert_allclose(means[-1], 2.0, atol=0.5)
@@ -534,39 +531,40 @@ def test_innovation_stays_bounded_where_the_transition_expands():
 
 def test_recurrent_potential_is_nonlinear():
     """Neither component is affine: second differences along a line do not vanish."""
-    q = Recurrent.create(3, 2, key=KEY)
+    p, q = linear_model(False), Recurrent.create(3, 2, key=KEY)
     line = jnp.linspace(-2, 2, 5)[:, None] * jnp.array([1.0, -0.5, 2.0])
-    potential = jax.jit(jax.vmap(lambda x: q.potential(q.init(jnp.zeros(2)), x)))(line)
+    potential = jax.jit(jax.vmap(q.kernel(p, first_state(p, q, jnp.zeros(2))).potential))(line)
     assert np.abs(np.diff(potential.eta1, n=2, axis=0)).max() > 1e-2
     assert np.abs(np.diff(potential.eta2, n=2, axis=0)).max() > 1e-2
     assert np.linalg.eigvalsh(jax.vmap(lambda g: g.precision)(potential)).min() > 0
 
 
 def test_recurrent_remembers_and_tells_missing_from_zero():
+    p = linear_model(False, d=2)
     for cell in (eqx.nn.GRUCell, TanhCell):
         q = Recurrent.create(2, 2, cell=cell, key=KEY)
-        first = [q.init(jnp.full(2, value)) for value in (0.0, jnp.nan, 3.0)]
+        first = [first_state(p, q, jnp.full(2, value)) for value in (0.0, jnp.nan, 3.0)]
         assert not np.allclose(first[0], first[1]) and not np.allclose(first[0], first[2])
-        later = [q.update(state, jnp.zeros(2)) for state in first]
+        later = [q.update(p, state, jnp.zeros(2)) for state in first]
         assert not np.allclose(later[0], later[2])
-        huge = q.update(first[0], jnp.array([1e30, -1e30]))
+        huge = q.update(p, first[0], jnp.array([1e30, -1e30]))
         assert all(np.isfinite(value).all() for value in q.marginal(huge).moments())
     diagonal = Recurrent.create(3, 2, diagonal=True, key=KEY)
-    precision = diagonal.marginal(diagonal.init(jnp.ones(2))).precision
+    precision = diagonal.marginal(first_state(linear_model(False), diagonal, jnp.ones(2))).precision
     np.testing.assert_allclose(precision, np.diag(np.diag(precision)))
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_per_step_ignores_y_and_keeps_what_was(full):
-    q = PerStep.create(3, 2, key=KEY, mean=1.0, std=0.5, full_precision=full)
-    state = q.init(jnp.zeros(2))
+    p, q = linear_model(False), PerStep.create(3, 2, key=KEY, mean=1.0, std=0.5, full_precision=full)
+    state = first_state(p, q, jnp.zeros(2))
     np.testing.assert_allclose(state.moments()[0], 1.0)
     np.testing.assert_allclose(state.moments()[1], 0.25 * np.eye(3), atol=1e-14)
     moved = eqx.tree_at(lambda q: q.mean, q, q.mean + 1)
     for y in (jnp.ones(2), jnp.full(2, jnp.nan)):
-        np.testing.assert_allclose(moved.update(state, y).moments()[0], 2.0)
+        np.testing.assert_allclose(moved.update(p, state, y).moments()[0], 2.0)
     np.testing.assert_allclose(moved.marginal(state).moments()[0], 1.0)
-    np.testing.assert_allclose(q.potential(state, jnp.ones(3)).eta1, q.net(jnp.ones(3)))
+    np.testing.assert_allclose(q.kernel(p, state).potential(jnp.ones(3)).eta1, q.net(jnp.ones(3)))
     # d → 100 → d with biases, mean and log std, d or d(d+1)/2 for the precision
     assert count(q) == 3 * 100 + 100 + 100 * 3 + 3 + 6 + (6 if full else 3)
 
@@ -576,27 +574,29 @@ def test_per_step_ignores_y_and_keeps_what_was(full):
 VOLATILITY = StochasticVolatility(jnp.zeros(3), jnp.full(3, 0.9), jnp.full(3, 0.3))
 CHAOTIC = ChaoticRNN.random(3, key=KEY)
 DYNAMICS_3 = LinearDynamics.create(jnp.zeros(3), jnp.ones(3), jnp.full(3, 0.9), jnp.full(3, 0.3))
+LINEAR, LINEAR_FULL = linear_model(False), linear_model(True)
 FAMILIES = {
-    "Kalman": lambda: Kalman.from_model(linear_model(False)),
-    "Kalman, full": lambda: Kalman.from_model(linear_model(True)),
-    "Conjugate": lambda: Conjugate.create(3, 2, 8, key=KEY),
-    "Conjugate, full": lambda: Conjugate.create(3, 2, 8, full_transition=True, key=KEY),
-    "Innovation": lambda: Innovation.from_model(linear_model(True), width=8, key=KEY),
-    "Innovation, diagonal": lambda: Innovation.from_model(linear_model(False), 8, full_transition=False, key=KEY),
-    "Innovation, shared": lambda: Innovation.from_model(linear_model(True), width=8, shared=True, key=KEY),
-    "Innovation, tangent": lambda: Innovation.from_model(CHAOTIC, 8, shared=True, tangent=True, key=KEY),
-    "Innovation, scale": lambda: Innovation.from_model(VOLATILITY, width=8, key=KEY),
-    "Innovation, no B": lambda: Innovation.create(DYNAMICS_3, jnp.ones(2), width=8, key=KEY),
-    "Recurrent": lambda: Recurrent.create(3, 2, 8, key=KEY),
-    "Recurrent, diagonal": lambda: Recurrent.create(3, 2, 8, cell=TanhCell, diagonal=True, key=KEY),
-    "PerStep": lambda: PerStep.create(3, 2, 8, key=KEY),
-    "PerStep, full": lambda: PerStep.create(3, 2, 8, full_precision=True, key=KEY),
+    "Kalman": (LINEAR, lambda: Kalman.from_model(LINEAR)),
+    "Kalman, full": (LINEAR_FULL, lambda: Kalman.from_model(LINEAR_FULL)),
+    "Conjugate": (LINEAR, lambda: Conjugate.create(3, 2, 8, key=KEY)),
+    "Conjugate, full": (LINEAR, lambda: Conjugate.create(3, 2, 8, full_transition=True, key=KEY)),
+    "Innovation": (LINEAR_FULL, lambda: Innovation.from_model(LINEAR_FULL, width=8, key=KEY)),
+    "Innovation, diagonal": (LINEAR, lambda: Innovation.from_model(LINEAR, 8, full_transition=False, key=KEY)),
+    "Innovation, shared": (LINEAR_FULL, lambda: Innovation.from_model(LINEAR_FULL, width=8, shared=True, key=KEY)),
+    "Innovation, tangent": (CHAOTIC, lambda: Innovation.from_model(CHAOTIC, 8, shared=True, tangent=True, key=KEY)),
+    "Innovation, scale": (VOLATILITY, lambda: Innovation.from_model(VOLATILITY, width=8, key=KEY)),
+    "Innovation, no B": (LINEAR, lambda: Innovation.create(DYNAMICS_3, jnp.ones(2), width=8, key=KEY)),
+    "Recurrent": (LINEAR, lambda: Recurrent.create(3, 2, 8, key=KEY)),
+    "Recurrent, diagonal": (LINEAR, lambda: Recurrent.create(3, 2, 8, cell=TanhCell, diagonal=True, key=KEY)),
+    "PerStep": (LINEAR, lambda: PerStep.create(3, 2, 8, key=KEY)),
+    "PerStep, full": (LINEAR, lambda: PerStep.create(3, 2, 8, full_precision=True, key=KEY)),
 }
 
 
 @pytest.fixture(params=FAMILIES, ids=str)
-def q(request):
-    return FAMILIES[request.param]()
+def case(request):
+    p, make = FAMILIES[request.param]
+    return p, make()
 
 
 def stream(q):
@@ -607,15 +607,16 @@ def stream(q):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_dtype_is_kept(q, dtype):
-    q = cast(q, dtype)
+def test_dtype_is_kept(case, dtype):
+    p, q = cast(case, dtype)
     ys = stream(q).astype(dtype)
 
     def everything(ys):
-        states = filter_states(q, ys)
+        states = filter_states(p, q, ys)
         state = jax.tree.map(lambda leaf: leaf[-1], states)
-        x = jnp.zeros(q.state_dim, dtype)
-        return states, q.marginal(state), q.potential(state, x), (q.marginal(state) * q.potential(state, x)).moments()
+        psi = q.kernel(p, state).potential(jnp.zeros(q.state_dim, dtype))
+        made = states, q.marginal(state), psi, (q.marginal(state) * psi).moments()
+        return eqx.filter(made, eqx.is_inexact_array)
 
     assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(everything, ys))} == {jnp.dtype(dtype)}
 
@@ -639,17 +640,18 @@ def test_made_in_float32():
         assert kinds == {jnp.dtype(jnp.float32)}, type(q).__name__
 
 
-def test_jit_vmap_and_finite_gradients(q):
+def test_jit_vmap_and_finite_gradients(case):
     """The gradient of a function of everything the family says, with respect to λ, over a stream with gaps."""
+    p, q = case
     ys = stream(q)
     arrays, static = eqx.partition(q, eqx.is_inexact_array)
     x = jnp.linspace(-1, 1, q.state_dim)
 
     def value(arrays, ys):
         q = eqx.combine(arrays, static)
-        states = filter_states(q, ys)
-        state = jax.tree.map(lambda leaf: leaf[-1], states)
-        return (jax.vmap(lambda state: q.marginal(state).eta)(states).sum(0) * q.potential(state, x).eta).sum()
+        states = filter_states(p, q, ys)
+        psi = q.kernel(p, jax.tree.map(lambda leaf: leaf[-1], states)).potential(x)
+        return (jax.vmap(lambda state: q.marginal(state).eta)(states).sum(0) * psi.eta).sum()
 
     batch = jnp.stack([ys, ys + 1])
     values, gradients = jax.jit(jax.vmap(jax.value_and_grad(value), in_axes=(None, 0)))(arrays, batch)
@@ -658,24 +660,26 @@ def test_jit_vmap_and_finite_gradients(q):
     assert any((leaf != 0).any() for leaf in jax.tree.leaves(gradients))
 
 
-def test_a_missing_row_leaves_a_proper_filter(q):
+def test_a_missing_row_leaves_a_proper_filter(case):
     """The filter is still proper: finite, with a positive definite covariance."""
+    p, q = case
 
     @jax.jit
     def predicted(y):
-        return q.marginal(q.update(q.init(y), jnp.full(q.obs_dim, jnp.nan))).moments()
+        return q.marginal(q.update(p, first_state(p, q, y), jnp.full(q.obs_dim, jnp.nan))).moments()
 
     mean, cov = predicted(stream(q)[0])
     assert np.isfinite(mean).all() and np.linalg.eigvalsh(cov).min() > 0
 
 
-def test_second_component_of_the_potential_does_not_depend_on_x(q):
+def test_second_component_of_the_potential_does_not_depend_on_x(case):
     """`out_axes=None` is refused by JAX for anything batched: estimators then factorise once for all particles."""
-    state = q.init(stream(q)[0])
+    p, q = case
+    kernel = q.kernel(p, first_state(p, q, stream(q)[0]))
     xs = jax.random.normal(KEY, (6, q.state_dim))
 
     def components(x):
-        potential = q.potential(state, x)
+        potential = kernel.potential(x)
         return potential.eta1, potential.eta2
 
     apart = jax.vmap(components, out_axes=(0, None))
@@ -688,10 +692,11 @@ def test_second_component_of_the_potential_does_not_depend_on_x(q):
     assert np.linalg.eigvalsh(Gaussian(eta1[0], eta2).precision).min() > -1e-12
 
 
-def test_affine_is_what_the_families_say(q):
-    state = q.init(stream(q)[0])
+def test_affine_is_what_the_families_say(case):
+    p, q = case
+    kernel = q.kernel(p, first_state(p, q, stream(q)[0]))
     line = jnp.linspace(-2, 2, 5)[:, None] * jnp.arange(1.0, q.state_dim + 1)
-    potential = jax.jit(jax.vmap(lambda x: q.potential(state, x)))(line)
+    potential = jax.jit(jax.vmap(kernel.potential))(line)
     bend = max(np.abs(np.diff(potential.eta1, n=2, axis=0)).max(), np.abs(np.diff(potential.eta2, axis=0)).max())
     assert (bend < 1e-10) == q.affine
 

@@ -23,11 +23,11 @@ EXACT = MomentCorrected(Quadratic(cross=True), ridge=0.0, cap=1e6)
 def run(smoother, q, ys, key):
     @jax.jit
     def whole(ys):
-        carry, _ = smoother.init(q, ys[0], key=key)
+        carry, _ = smoother.init(model(), q, ys[0], key=key)
 
         def step(carry, scanned):
             t, y = scanned
-            return smoother.step(q, carry, y, key=jax.random.fold_in(key, t))
+            return smoother.step(model(), q, carry, y, key=jax.random.fold_in(key, t))
 
         carry, values = jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))
         return carry, jax.tree.map(lambda v: v[-1], values)
@@ -38,7 +38,7 @@ def run(smoother, q, ys, key):
 def test_moments_are_those_of_the_smoother():
     """Σ E[x_s] and Σ E[x_s x_sᵀ] under q_{0:t}, in closed form, against one run with corrected weights."""
     q, ys = family(), observations()
-    law = smooth(q, ys)
+    law = smooth(model(), q, ys)
     _, found = run(AdditiveSmoother(moments(), 12, EXACT), q, ys, jax.random.key(0))
     np.testing.assert_allclose(found["x"], law.mean.sum(0), rtol=1e-7, atol=1e-9)
     second = law.cov + law.mean[:, :, None] * law.mean[:, None, :]
@@ -49,7 +49,7 @@ def test_sufficient_statistics_agree_with_trajectories():
     """The pair statistics against 20 000 sampled trajectories: z-scores below 5 for 24 numbers, error rate 1e-5."""
     q, ys = family(), observations()
     _, found = run(AdditiveSmoother(linear_gaussian_statistics(), 12, EXACT), q, ys, jax.random.key(0))
-    xs = np.asarray(sample_trajectories(q, ys, num_trajectories=20_000, key=jax.random.key(1)))
+    xs = np.asarray(sample_trajectories(model(), q, ys, num_trajectories=20_000, key=jax.random.key(1)))
     ys = np.asarray(ys)
     pairs = {
         "pp": np.einsum("nti,ntj->nij", xs[:, :-1], xs[:, :-1]),
@@ -71,7 +71,7 @@ def test_users_own_functional_with_plain_and_sampled_weights():
         increment=lambda x_previous, x, y: {"far": jnp.sqrt(jnp.sum((x - x_previous) ** 2))},
     )
     q, ys = family(), observations()
-    xs = sample_trajectories(q, ys, num_trajectories=5000, key=jax.random.key(1))
+    xs = sample_trajectories(model(), q, ys, num_trajectories=5000, key=jax.random.key(1))
     expected = float(jnp.linalg.norm(jnp.diff(xs, axis=1), axis=-1).sum(1).mean())
     for weights in (BackwardSampling(2), EXACT):
         _, found = run(AdditiveSmoother(distance, 500, weights), q, ys, jax.random.key(0))

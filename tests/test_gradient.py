@@ -22,6 +22,7 @@ from backstream.estimators import (
     Scan,
 )
 from backstream.estimators.weights import AllPairs, standard_normal
+from backstream.families.backward import first_state
 from backstream.gaussian import statistic
 from linear_gaussian import exact, family, model, observations, replicate, vector
 
@@ -79,9 +80,9 @@ def test_entropy_term():
     p, q, y = model(), family(), observations()[0]
 
     def printed(key):  # the printed estimator: ∇log q_0 (H_0 − mean), without −log q_0
-        x = q.marginal(q.init(y)).sample((50,), key=key)
+        x = q.marginal(first_state(p, q, y)).sample((50,), key=key)
         H = jax.vmap(lambda x: p.prior().log_prob(x) + p.emission(x).log_prob(y))(x)
-        score = jax.vmap(jax.grad(lambda q, x: q.marginal(q.init(y)).log_prob(x)), (None, 0))(q, x)
+        score = jax.vmap(jax.grad(lambda q, x: q.marginal(first_state(p, q, y)).log_prob(x)), (None, 0))(q, x)
         return vector(jax.tree.map(lambda s: jnp.tensordot(H - H.mean(), s, 1) / 49, score))
 
     wrong = np.asarray(jax.jit(jax.vmap(printed))(jax.random.split(jax.random.key(3), 2000))).mean(0)

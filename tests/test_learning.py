@@ -256,8 +256,8 @@ def test_per_step_scheme_filters(estimator):
     exact = Kalman.from_model(p)
     spread = np.sqrt(np.asarray(p.dense().Q[0, 0]))
     for found, law in (
-        (means, posterior.filter(exact, ys[:8])),
-        (infos.previous_mean, posterior.one_step_smooth(exact, ys[:8])),
+        (means, posterior.filter(p, exact, ys[:8])),
+        (infos.previous_mean, posterior.one_step_smooth(p, exact, ys[:8])),
     ):
         assert np.abs(found - np.asarray(law.mean)).mean() < 0.25 * spread
     assert np.isnan(first.previous_mean).all()
@@ -289,7 +289,7 @@ def test_steps_of_unequal_length_are_learned_through_the_input():
         made = learner(p, FixedLag(2, 4), 1e-3)
         state, _ = made.init(q, ys[0], inputs[0], key=KEY)
         state, _ = made.scan(state, ys[1:], inputs[1:])
-        errors[clock] = rmse(posterior.filter(state.average, ys, inputs).mean, states)
+        errors[clock] = rmse(posterior.filter(p, state.average, ys, inputs).mean, states)
     mean, variance, exact = 0.0, 1.0, []
     for t, (y, u) in enumerate(zip(np.asarray(ys)[:, 0], inputs[:, 0], strict=True)):
         kept = np.exp(-0.1 * u)

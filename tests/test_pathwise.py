@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import oracle
 from backstream.estimators import Exact, Forward, Frozen, Quadratic, RecursivePathwise, Renewal, Scan, Truncated
 from backstream.estimators.base import flatten
+from backstream.families.backward import first_state
 from test_score import DY, D, family, model, observations, oracle_lambda, oracle_model, run
 
 REPLICATES = 400
@@ -86,19 +86,19 @@ def test_a_sensitivity_discounted_to_nothing_is_truncated_after_one_step():
 
 def test_a_discounted_sensitivity_counts_the_past_less():
     """J_t = Σ_k δ^k (∂a_t/∂a_{t-k}) ∂_λ U: by hand from the Jacobians of single updates."""
-    q, ys, delta = family(), observations(), 0.6
+    p, q, ys, delta = model(), family(), observations(), 0.6
     lam, rebuild = flatten(q)
-    states = [q.init(ys[0])]
+    states = [first_state(p, q, ys[0])]
     for y in ys[1:]:
-        states.append(q.update(states[-1], y))
-    _, carry = Forward(delta).init(q, ys[0], None)()
-    flat = [ravel_pytree(s)[0] for s in states]
-    _, restore = ravel_pytree(states[0])
-    terms = [jax.jacobian(lambda v: ravel_pytree(rebuild(v).init(ys[0]))[0])(lam)]
+        states.append(q.update(p, states[-1], y))
+    _, carry = Forward(delta).init(p, q, ys[0], None)()
+    flat = [flatten(s)[0] for s in states]
+    _, restore = flatten(states[0])
+    terms = [jax.jacobian(lambda v: flatten(first_state(p, rebuild(v), ys[0]))[0])(lam)]
     for t, y in enumerate(ys[1:], start=1):
-        _, carry = Forward(delta).advance(q, carry, states[t - 1], y, None)()
-        U_a = jax.jacobian(lambda a, y=y: ravel_pytree(q.update(restore(a), y))[0])(flat[t - 1])
-        U_lam = jax.jacobian(lambda v, y=y, t=t: ravel_pytree(rebuild(v).update(states[t - 1], y))[0])(lam)
+        _, carry = Forward(delta).advance(p, q, carry, states[t - 1], y, None)()
+        U_a = jax.jacobian(lambda a, y=y: flatten(q.update(p, restore(a), y))[0])(flat[t - 1])
+        U_lam = jax.jacobian(lambda v, y=y, t=t: flatten(rebuild(v).update(p, states[t - 1], y))[0])(lam)
         terms = [*(U_a @ term for term in terms), U_lam]
         weights = delta ** np.arange(len(terms))[::-1]
         np.testing.assert_allclose(carry, sum(w * term for w, term in zip(weights, terms, strict=True)), atol=1e-10)

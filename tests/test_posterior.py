@@ -29,7 +29,7 @@ def recurrent():
     """A family whose kernels are not affine, with d = 1."""
     p = ChaoticRNN.random(1, key=jax.random.key(0))
     q = Recurrent.create(1, 1, width=4, key=jax.random.key(1), state_scale=0.3, obs_scale=0.3)
-    return q, p.simulate(3, key=jax.random.key(2))[1]
+    return p, q, p.simulate(3, key=jax.random.key(2))[1]
 
 
 @jax.jit
@@ -54,7 +54,7 @@ def cuthbert_smoother(p, ys):
 def test_filter_and_smoother_are_cuthberts():
     p, q, ys = linear(40)
     filtered, smoothed = cuthbert_smoother(p, ys)
-    for found, (mean, cov) in ((posterior.filter(q, ys), filtered), (posterior.smooth(q, ys), smoothed)):
+    for found, (mean, cov) in ((posterior.filter(p, q, ys), filtered), (posterior.smooth(p, q, ys), smoothed)):
         np.testing.assert_allclose(found.mean, mean, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(found.cov, cov, rtol=1e-8, atol=1e-10)
 
@@ -63,11 +63,11 @@ def test_missing_observations_and_one_step_smoothing():
     p, q, ys = linear()
     ys = np.array(ys)
     ys[0, 1] = ys[3] = np.nan
-    smoothed = posterior.smooth(q, ys)
+    smoothed = posterior.smooth(p, q, ys)
     mean, cov = dense.posterior(p, ys)
     np.testing.assert_allclose(smoothed.mean, mean, atol=1e-10)
     np.testing.assert_allclose(smoothed.cov, cov, atol=1e-10)
-    one_step = posterior.one_step_smooth(q, ys)
+    one_step = posterior.one_step_smooth(p, q, ys)
     for t in range(1, T):
         mean, cov = dense.posterior(p, ys[: t + 1])
         np.testing.assert_allclose(one_step.mean[t - 1], mean[t - 1], atol=1e-10)
@@ -78,8 +78,8 @@ def test_smoothing_of_a_q_that_is_no_model():
     """A family with networks in it: the closed form is the dense law of its own kernels."""
     p, _, ys = linear()
     q = Innovation.from_model(p, width=4, key=jax.random.key(3))
-    mean, cov = dense.blocks(*dense.joint_family(q, ys), T)
-    smoothed = posterior.smooth(q, ys)
+    mean, cov = dense.blocks(*dense.joint_family(p, q, ys), T)
+    smoothed = posterior.smooth(p, q, ys)
     np.testing.assert_allclose(smoothed.mean, mean, atol=1e-10)
     np.testing.assert_allclose(smoothed.cov, cov, atol=1e-10)
 
@@ -98,37 +98,37 @@ def assert_moments(samples, mean, cov, rate=1e-4):
 
 def test_trajectories_have_the_joint_smoothing_law():
     """20 000 draws: all means and covariances, across time too. Fails with probability 1e-4."""
-    _, q, ys = linear(3)
-    xs = posterior.sample_trajectories(q, ys, num_trajectories=20_000, key=jax.random.key(0))
+    p, q, ys = linear(3)
+    xs = posterior.sample_trajectories(p, q, ys, num_trajectories=20_000, key=jax.random.key(0))
     assert xs.shape == (20_000, 3, 2)
-    assert_moments(xs, *dense.joint_family(q, ys))
+    assert_moments(xs, *dense.joint_family(p, q, ys))
 
 
 def test_kernels_that_are_not_affine():
     """Means against quadrature, three standard errors and a half of 20 000 draws each: fails with probability 2e-3."""
-    q, ys = recurrent()
-    states = quadrature.filter_states(q, ys)
+    p, q, ys = recurrent()
+    states = quadrature.filter_states(p, q, ys)
 
     def mean_before(t, x, s):
         """E[X_s | X_t = x] under q."""
         if t == s:
             return x
-        law = q.marginal(states[t - 1]) * q.potential(states[t], x)
+        law = q.marginal(states[t - 1]) * q.kernel(p, states[t]).potential(x)
         return quadrature.expectation(law, lambda x_prev: mean_before(t - 1, x_prev, s))
 
     def mean_of(s, t):
         """E[X_s] under q_{0:t}."""
         return quadrature.expectation(q.marginal(states[t]), lambda x: mean_before(t, x, s))
 
-    smoothed = posterior.smooth(q, ys, num_trajectories=20_000, key=jax.random.key(0))
+    smoothed = posterior.smooth(p, q, ys, num_trajectories=20_000, key=jax.random.key(0))
     expected = jax.jit(lambda: jnp.stack([mean_of(s, 2) for s in range(3)]))()
     assert np.all(np.abs(smoothed.mean - expected) < 3.5 * smoothed.std() / np.sqrt(20_000))
-    one_step = posterior.one_step_smooth(q, ys, num_samples=20_000, key=jax.random.key(0))
+    one_step = posterior.one_step_smooth(p, q, ys, num_samples=20_000, key=jax.random.key(0))
     expected = jax.jit(lambda: jnp.stack([mean_of(t - 1, t) for t in (1, 2)]))()
     assert np.all(np.abs(one_step.mean - expected) < 3.5 * one_step.std() / np.sqrt(20_000))
     for function in (posterior.smooth, posterior.one_step_smooth):
         with pytest.raises(ValueError, match=f"Recurrent are not affine, so that {function.__name__} draws samples"):
-            function(q, ys)
+            function(p, q, ys)
 
 
 def test_intervals_cover():
@@ -141,7 +141,7 @@ def test_intervals_cover():
     xs, ys = jax.jit(jax.vmap(lambda key: p.simulate(4, key=key)))(keys)
 
     def inside(which, t):
-        lower, upper = jax.jit(jax.vmap(lambda ys: which(q, ys).interval(0.9)))(ys)
+        lower, upper = jax.jit(jax.vmap(lambda ys: which(p, q, ys).interval(0.9)))(ys)
         return int(((lower < xs) & (xs < upper))[:, t, 0].sum())
 
     low, high = binom.interval(1 - 1e-4 / 2, len(keys), 0.9)
@@ -152,7 +152,7 @@ def test_intervals_cover():
 def test_forecasts_have_the_moments_of_the_model():
     """States and observations up to three steps ahead, 20 000 draws. Fails with probability 2e-4."""
     p, q, ys = linear()
-    filtered = posterior.filter(q, ys)
+    filtered = posterior.filter(p, q, ys)
     ahead = posterior.forecast(p, filtered, 3, 20_000, key=jax.random.key(0))
     later = np.concatenate([ys, np.full((3, 2), np.nan)])
     mean, cov = dense.joint_states(p, T + 3)
@@ -167,15 +167,15 @@ def test_forecasts_have_the_moments_of_the_model():
     lower, upper = ahead.observations.interval(0.8)
     between = (lower < ahead.observations.values) & (ahead.observations.values < upper)
     np.testing.assert_allclose(between.mean(0), 0.8, atol=1e-3)
-    law = q.marginal(jax.tree.map(lambda leaf: leaf[-1], posterior.filter_states(q, ys)))
+    law = q.marginal(jax.tree.map(lambda leaf: leaf[-1], posterior.filter_states(p, q, ys)))
     again = posterior.forecast(p, law, 3, 20_000, key=jax.random.key(0))
     np.testing.assert_allclose(again.states.values, ahead.states.values, atol=1e-8)
 
 
 def test_precision_follows_lambda():
     p, q, ys = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), linear())
-    found = posterior.smooth(q, np.asarray(ys, dtype=np.float64)), posterior.filter(q, ys)
-    xs = posterior.sample_trajectories(q, ys, key=jax.random.key(0))
+    found = posterior.smooth(p, q, np.asarray(ys, dtype=np.float64)), posterior.filter(p, q, ys)
+    xs = posterior.sample_trajectories(p, q, ys, key=jax.random.key(0))
     ahead = posterior.forecast(p, found[1], 2, 3, key=jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves((found, found[0].interval(), xs, ahead))} == {np.dtype("float32")}
 
@@ -186,16 +186,16 @@ def test_what_is_wrong_is_said():
     spoiled[2, 1] = np.inf
     marginals = posterior.Marginals(jnp.zeros((1, 2)), jnp.eye(2)[None])
     for wrong, message in (
-        (lambda: posterior.filter(q, spoiled), "row 2, column 1 is infinite"),
-        (lambda: posterior.filter(q, ys[:, :1]), r"ys must have shape \[T, 2\] .* not \(6, 1\)"),
-        (lambda: posterior.smooth(q, ys[:0]), "at least 1"),
-        (lambda: posterior.smooth(q, ys, np.zeros((5, 1))), r"leading axis of length 6, but one has shape \(5, 1\)"),
-        (lambda: posterior.one_step_smooth(q, ys[:1]), "needs at least 2 observations, not 1"),
-        (lambda: posterior.sample_trajectories(q, ys, None, 0, key=jax.random.key(0)), "at least 1, not 0"),
+        (lambda: posterior.filter(p, q, spoiled), "row 2, column 1 is infinite"),
+        (lambda: posterior.filter(p, q, ys[:, :1]), r"ys must have shape \[T, 2\] .* not \(6, 1\)"),
+        (lambda: posterior.smooth(p, q, ys[:0]), "at least 1"),
+        (lambda: posterior.smooth(p, q, ys, np.zeros((5, 1))), r"leading axis of length 6, but one has shape \(5, 1\)"),
+        (lambda: posterior.one_step_smooth(p, q, ys[:1]), "needs at least 2 observations, not 1"),
+        (lambda: posterior.sample_trajectories(p, q, ys, None, 0, key=jax.random.key(0)), "at least 1, not 0"),
         (lambda: posterior.forecast(p, marginals, 0, key=jax.random.key(0)), "horizon must be at least 1, not 0"),
         (lambda: marginals.interval(90.0), "strictly between 0 and 1, not at 90.0"),
     ):
         with pytest.raises(ValueError, match=message):
             wrong()
     with pytest.raises(TypeError, match="PerStep holds the parameters of one time only"):
-        posterior.filter(PerStep.create(2, 2, width=2, key=jax.random.key(0)), ys)
+        posterior.filter(p, PerStep.create(2, 2, width=2, key=jax.random.key(0)), ys)

@@ -79,7 +79,7 @@ def test_the_fit_is_close_to_H(regressor):
     carry, _ = jax.jit(lambda key: run(estimator, p, q, ys, key))(jax.random.key(0))
     assert carry.G is None
     z = jnp.linspace(-2, 2, 21)[:, None]
-    states = quadrature.filter_states(q, ys)
+    states = quadrature.filter_states(p, q, ys)
     x = carry.frame.restore(z)
     expected = jax.jit(jax.vmap(lambda x: quadrature.H(p, q, ys, states, 2, x)))(x)
     found = estimator.H(carry, x)
@@ -107,7 +107,7 @@ def test_per_step_gradients_go_through_the_fitted_H():
     found = jax.tree.map(lambda leaf: leaf.mean(0), found)
 
     def elbo(q):
-        states = [q0.init(ys[0]), q.update(None, ys[1])]
+        states = [q0.init(p), q.update(p, None, ys[1])]
         law = q.marginal(states[1])
         return quadrature.expectation(law, lambda x: quadrature.H(p, q, ys, states, 1, x) - law.log_prob(x))
 

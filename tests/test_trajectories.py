@@ -25,7 +25,7 @@ from backstream.estimators.trajectories import (
     WindowIncrement,
     window_elbo,
 )
-from backstream.families import BackwardFamily, Kalman, Recurrent
+from backstream.families import AffinePotential, BackwardFamily, Kalman, Kernel, Recurrent
 from backstream.families.backward import filter_states
 from backstream.families.linear import LinearDynamics
 from backstream.gaussian import Gaussian
@@ -120,7 +120,7 @@ def test_the_window_is_the_stream_and_then_has_the_filter_as_its_prior(objective
     p, q, ys = linear()
     lag, starting, full = 3, (0, 2), (3, T - 1)
     expected = [learned(exact(p, q, ys[: t + 1])) for t in starting]
-    states, nothing = jax.jit(lambda q: filter_states(q, ys))(q), jnp.full_like(ys[:1], jnp.nan)
+    states, nothing = jax.jit(lambda q: filter_states(p, q, ys))(q), jnp.full_like(ys[:1], jnp.nan)
     for t in full:
         model, family = started_at(p, q, q.marginal(at(states, t - lag)))
         window = jnp.concatenate([nothing, ys[t - lag + 1 : t + 1]])
@@ -160,7 +160,7 @@ def learned(estimate):
 def test_window_elbo_is_that_of_the_observations_after_the_anchor():
     p, q, ys = linear()
     lag = 3
-    anchor = at(jax.jit(lambda q: filter_states(q, ys))(q), T - 1 - lag)
+    anchor = at(jax.jit(lambda q: filter_states(p, q, ys))(q), T - 1 - lag)
     model, family = started_at(p, q, q.marginal(anchor))
     window = jnp.concatenate([jnp.full_like(ys[:1], jnp.nan), ys[-lag:]])
     values = jax.jit(lambda key: window_elbo(p, q, anchor, ys[-lag:], num_trajectories=REPLICATES, key=key))(keys(1)[0])
@@ -224,20 +224,28 @@ def test_inputs_reach_the_step_that_they_belong_to():
         state_dim: ClassVar[int] = 1
         obs_dim: ClassVar[int] = 1
 
-        def init(self, y, u=None):
-            return self.base.init(y - u), u, jnp.zeros_like(u)
+        def init(self, p, u=None):
+            return self.base.init(p), jnp.zeros_like(u), jnp.zeros_like(u)
 
-        def update(self, state, y, u=None):
+        def update(self, p, state, y, u=None):
             inner, total, _ = state
-            return self.base.update(inner, y - total - u), total + u, total
+            return self.base.update(p, inner, y - total - u), total + u, total
 
         def marginal(self, state):
             mean, cov = self.base.marginal(state[0]).moments()
             return Gaussian.from_moments(mean + state[1], cov)
 
-        def potential(self, state, x):
-            flat = self.base.potential(state[0], x - state[1])
-            return Gaussian(flat.eta1 + flat.precision @ state[2], flat.eta2)
+        def kernel(self, p, state):
+            return Shifted(self.base.kernel(p, state[0]), *state[1:])
+
+    class Shifted(AffinePotential):
+        base: Kernel
+        now: jax.Array
+        before: jax.Array
+
+        def potential(self, x):
+            flat = self.base.potential(x - self.now)
+            return Gaussian(flat.eta1 + flat.precision @ self.before, flat.eta2)
 
     p, q, run = Driven(half), Pushed(Kalman.from_model(still)), jax.jit(Scan(FixedLag(2, 2, WindowIncrement())))
     pushed = run(p, q, ys + jnp.cumsum(us, axis=0), us, key=jax.random.key(1))

@@ -7,10 +7,10 @@ Observations and inputs may be NumPy arrays. NaN is a missing value; an infinity
 >>> p = LinearGaussian.random(2, 3, key=jax.random.key(0))
 >>> states, ys = p.simulate(50, key=jax.random.key(1))
 >>> q = Kalman.from_model(p)
->>> lower, upper = smooth(q, ys).interval(0.9)
+>>> lower, upper = smooth(p, q, ys).interval(0.9)
 >>> lower.shape
 (50, 2)
->>> ahead = forecast(p, filter(q, ys), horizon=5, key=jax.random.key(2))
+>>> ahead = forecast(p, filter(p, q, ys), horizon=5, key=jax.random.key(2))
 >>> ahead.observations.mean().shape
 (5, 3)
 """
@@ -92,13 +92,14 @@ class Forecast(NamedTuple):
     observations: Draws
 
 
-def filter(q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals:
+def filter(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals:
     """q_t, the law of X_t given y_{0:t}, for each t. `ys` has shape [T, dy], the result [T, d] and [T, d, d]."""
-    ys, inputs = _checked_data(q, ys, inputs)
-    return _filter(q, ys, inputs)
+    ys, inputs = _checked_data(p, q, ys, inputs)
+    return _filter(p, q, ys, inputs)
 
 
 def smooth(
+    p: StateSpaceModel,
     q: BackwardFamily,
     ys: Any,
     inputs: Inputs = None,
@@ -115,40 +116,46 @@ def smooth(
     With `length`, only the first so many rows count, and of the result too: the others fill sequences of different
     lengths up to one, so that all are smoothed by one compiled program.
     """
-    ys, inputs = _checked_data(q, ys, inputs)
+    ys, inputs = _checked_data(p, q, ys, inputs)
     if q.affine:
-        return _smooth(q, ys, inputs, None if length is None else jnp.asarray(length))
+        return _smooth(p, q, ys, inputs, None if length is None else jnp.asarray(length))
     if length is not None:
         ys, inputs = jax.tree.map(lambda leaf: leaf[:length], (ys, inputs))
     key = _checked_key(q, "smooth", key)
-    xs = _sample(q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
+    xs = _sample(p, q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
     mean = xs.mean(0)
     return Marginals(mean, jnp.einsum("nti,ntj->tij", xs - mean, xs - mean) / len(xs))
 
 
 def one_step_smooth(
-    q: BackwardFamily, ys: Any, inputs: Inputs = None, num_samples: int = 1000, *, key: Array | None = None
+    p: StateSpaceModel,
+    q: BackwardFamily,
+    ys: Any,
+    inputs: Inputs = None,
+    num_samples: int = 1000,
+    *,
+    key: Array | None = None,
 ) -> Marginals:
     """The law of X_{t-1} given y_{0:t}, under q_{t-1:t}: row t − 1 of T − 1, for t = 1, …, T − 1.
 
     In closed form where the family's kernels are affine. Otherwise over `num_samples` draws of X_t, and a key is
     required.
     """
-    ys, inputs = _checked_data(q, ys, inputs)
+    ys, inputs = _checked_data(p, q, ys, inputs)
     if len(ys) < 2:
         raise ValueError(f"One-step smoothing needs at least 2 observations, not {len(ys)}.")
     if q.affine:
-        return _one_step(q, ys, inputs)
+        return _one_step(p, q, ys, inputs)
     key = _checked_key(q, "one_step_smooth", key)
-    return _one_step_sampled(q, ys, inputs, _checked_number("num_samples", num_samples), key)
+    return _one_step_sampled(p, q, ys, inputs, _checked_number("num_samples", num_samples), key)
 
 
 def sample_trajectories(
-    q: BackwardFamily, ys: Any, inputs: Inputs = None, num_trajectories: int = 1, *, key: Array
+    p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs = None, num_trajectories: int = 1, *, key: Array
 ) -> Float[Array, "n t d"]:
     """Independent draws of the whole sequence of states from q_{0:T-1}, of shape [num_trajectories, T, d]."""
-    ys, inputs = _checked_data(q, ys, inputs)
-    return _sample(q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
+    ys, inputs = _checked_data(p, q, ys, inputs)
+    return _sample(p, q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
 
 
 def forecast(
@@ -175,13 +182,13 @@ def forecast(
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
 @eqx.filter_jit
-def _filter(q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
-    states = filter_states(q, ys, inputs)
+def _filter(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+    states = filter_states(p, q, ys, inputs)
     return Marginals(*jax.vmap(lambda state: q.marginal(state).moments())(states))
 
 
-def _chain(q: BackwardFamily, ys: Array, inputs: Inputs) -> Chain:
-    return backward_chain(q, filter_states(q, ys, inputs))
+def _chain(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Chain:
+    return backward_chain(p, q, filter_states(p, q, ys, inputs))
 
 
 def _push_back(kernel: AffineKernel, mean: Float[Array, " d"], cov: Float[Array, "d d"]):
@@ -190,8 +197,8 @@ def _push_back(kernel: AffineKernel, mean: Float[Array, " d"], cov: Float[Array,
 
 
 @eqx.filter_jit
-def _smooth(q: BackwardFamily, ys: Array, inputs: Inputs, length: Array | None) -> Marginals:
-    chain = _chain(q, ys, inputs)
+def _smooth(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, length: Array | None) -> Marginals:
+    chain = _chain(p, q, ys, inputs)
     last = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).moments()
 
     def back(after, scanned):
@@ -208,19 +215,21 @@ def _smooth(q: BackwardFamily, ys: Array, inputs: Inputs, length: Array | None) 
 
 
 @eqx.filter_jit
-def _one_step(q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
-    chain = _chain(q, ys, inputs)
+def _one_step(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+    chain = _chain(p, q, ys, inputs)
     after = jax.tree.map(lambda leaf: leaf[1:], chain.marginals)
     return Marginals(*jax.vmap(lambda kernel, law: _push_back(kernel, *law.moments()))(chain.kernels, after))
 
 
 @eqx.filter_jit
-def _one_step_sampled(q: BackwardFamily, ys: Array, inputs: Inputs, num_samples: int, key: Array) -> Marginals:
-    chain = _chain(q, ys, inputs)
+def _one_step_sampled(
+    p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, num_samples: int, key: Array
+) -> Marginals:
+    chain = _chain(p, q, ys, inputs)
 
     def one(before, state, law, key):
-        xs = law.sample((num_samples,), key=key)
-        means, covs = jax.vmap(lambda x: (before * q.potential(state, x)).moments())(xs)
+        xs, kernel = law.sample((num_samples,), key=key), q.kernel(p, state)
+        means, covs = jax.vmap(lambda x: (before * kernel.potential(x)).moments())(xs)
         mean = means.mean(0)
         return mean, covs.mean(0) + (means - mean).T @ (means - mean) / num_samples
 
@@ -230,10 +239,12 @@ def _one_step_sampled(q: BackwardFamily, ys: Array, inputs: Inputs, num_samples:
 
 
 @eqx.filter_jit
-def _sample(q: BackwardFamily, ys: Array, inputs: Inputs, num_trajectories: int, key: Array) -> Array:
-    chain = _chain(q, ys, inputs)
+def _sample(
+    p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, num_trajectories: int, key: Array
+) -> Array:
+    chain = _chain(p, q, ys, inputs)
     z = jax.random.normal(key, (num_trajectories, len(ys), q.state_dim), chain.marginals.eta1.dtype)
-    return jax.vmap(lambda z: sample_chain(q, chain, z)[0])(z)
+    return jax.vmap(lambda z: sample_chain(p, q, chain, z)[0])(z)
 
 
 @eqx.filter_jit
@@ -292,8 +303,13 @@ def _check_inputs(inputs: Inputs, length: int) -> None:
             raise ValueError(f"inputs must have a leading axis of length {length}, but one has shape {np.shape(leaf)}.")
 
 
-def _checked_data(q: BackwardFamily, ys: Any, inputs: Inputs) -> tuple[Array, Inputs]:
+def _checked_data(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs) -> tuple[Array, Inputs]:
     """The observations in the precision of λ, once nothing is wrong with them."""
+    if not isinstance(p, StateSpaceModel) or not isinstance(q, BackwardFamily):
+        raise TypeError(
+            "The model comes first, then the family, then the observations: "
+            f"here are {type(p).__name__}, {type(q).__name__} and {type(ys).__name__}."
+        )
     if not q.amortised:
         raise TypeError(f"{type(q).__name__} holds the parameters of one time only, and cannot read a sequence.")
     if np.ndim(ys) != 2 or np.shape(ys)[1] != q.obs_dim or len(ys) == 0:

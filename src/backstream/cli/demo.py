@@ -35,7 +35,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
 
     learner, monitor = default_learner(p), Monitor(window=1000)
     q = Innovation.from_model(p, key=key_family)
-    before = posterior.smooth(q, fresh), posterior.filter(q, fresh)
+    before = posterior.smooth(p, q, fresh), posterior.filter(p, q, fresh)
     state, _ = learner.init(q, ys[0], key=key_learner)
     watch, curve, reports = monitor.begin(state), [(0, metrics.rmse(before[0].mean, states))], []
     columns = (
@@ -54,7 +54,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
             if len(block) == monitor.window:
                 watch, report = monitor.look(learner, watch, state, infos, block)
                 reports.append(report)
-                smoothed = posterior.smooth(state.average, fresh)
+                smoothed = posterior.smooth(p, state.average, fresh)
                 curve.append((int(state.t), metrics.rmse(smoothed.mean, states)))
                 speed = progress.tasks[0].speed
                 progress.update(
@@ -68,7 +68,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
 
     with console.status("The best that is possible: a particle filter and smoother with the true model …"):
         limit = metrics.particle_limit(p, fresh, key=key_limit)
-    smoothed, filtered = posterior.smooth(state.average, fresh), posterior.filter(state.average, fresh)
+    smoothed, filtered = posterior.smooth(p, state.average, fresh), posterior.filter(p, state.average, fresh)
     table = Table(title=f"Error of the estimated states on {FRESH:,} fresh observations (RMSE)")
     for name in ("", "smoothing", "filtering"):
         table.add_column(name, justify="left" if not name else "right")

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from backstream.families.backward import first_state
 from backstream.models.density import log_emission, log_prior
 
 from .base import OfflineEstimator, differentiate
@@ -42,14 +43,14 @@ class AutodiffThroughWeights(OfflineEstimator):
             def advance(carry, scanned):
                 previous, H = carry
                 t, y, u = scanned
-                now = sample(q.update(previous.state, y, u), t)
-                kernels = backward_kernels(q, previous, now.state, now.xi)
+                now = sample(q.update(p, previous.state, y, u), t)
+                kernels = backward_kernels(q.kernel(p, now.state), previous, now.xi)
                 pairs = weights.pairs(kernels, previous.z, key=key)  # all pairs: nothing is drawn
                 f = log_transition(p, pairs, previous.xi, now.xi, u) + log_g(now.xi, y, u)[:, None]
                 f = f - log_backward(previous, pairs, kernels)
                 return (now, (pairs.coefficients() * (H[None] + f)).sum(1)), None
 
-            start = sample(q.init(ys[0], first), 0)
+            start = sample(first_state(p, q, ys[0], first), 0)
             H = jax.vmap(lambda x: log_prior(p, x, first))(start.xi) + log_g(start.xi, ys[0], first)
             (last, H), _ = jax.lax.scan(advance, (start, H), (jnp.arange(1, len(ys)), ys[1:], later))
             return (H - last.log_q()).mean()

@@ -120,9 +120,10 @@ class Scan(OfflineEstimator):
         return total
 
 
-def flatten(module: eqx.Module) -> tuple[Float[Array, " n"], Callable[[Array], Any]]:
-    """The inexact arrays of a module as one vector, and the way back to a module."""
-    arrays, static = eqx.partition(module, eqx.is_inexact_array)
+def flatten(tree: PyTree) -> tuple[Float[Array, " n"], Callable[[Array], Any]]:
+    """The inexact arrays of a module, or of a family's state, as one vector, and the way back. What else is in the tree
+    stays as it is."""
+    arrays, static = eqx.partition(tree, eqx.is_inexact_array)
     vector, unravel = ravel_pytree(arrays)
     return vector, lambda v: eqx.combine(unravel(v), static)
 

@@ -63,7 +63,7 @@ def exact_elbo(
     mean0, Q0, A, B, Q, R = p.dense()
     d = q.state_dim
     eye, corner = jnp.eye(d, dtype=Q.dtype), jnp.zeros((d + 1, d + 1), Q.dtype).at[d, d].set(1)
-    chain = backward_chain(q, filter_states(q, ys, inputs))
+    chain = backward_chain(p, q, filter_states(p, q, ys, inputs))
     # The points about which H_t is expanded are the means of q_t, but they are not moved by λ.
     points = jax.vmap(lambda marginal: marginal.moments()[0])(jax.lax.stop_gradient(chain.marginals))
 

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
+from backstream.models.base import StateSpaceModel
 
 from .particles import Particles, backward_kernels, draw
 from .sums import Running
@@ -117,18 +119,27 @@ class AdditiveSmoother(eqx.Module):
         if self.num_particles < 1:
             raise ValueError(f"num_particles must be at least 1, not {self.num_particles}.")
 
-    def init(self, q: BackwardFamily, y: Array, u: Any = None, *, key: Array) -> tuple[SmootherCarry, PyTree]:
-        particles = draw(q, q.init(y, u), self.num_particles, key=key)
+    def init(
+        self, p: StateSpaceModel, q: BackwardFamily, y: Array, u: Any = None, *, key: Array
+    ) -> tuple[SmootherCarry, PyTree]:
+        particles = draw(q, first_state(p, q, y, u), self.num_particles, key=key)
         F = self.functional.at_first(particles.xi, y)
         return self._conclude(particles, Running.zeros(len(F), F.shape[1:], F.dtype), F, y)
 
     def step(
-        self, q: BackwardFamily, carry: SmootherCarry, y: Array, u: Any = None, *, key: Array
+        self,
+        p: StateSpaceModel,
+        q: BackwardFamily,
+        carry: SmootherCarry,
+        y: Array,
+        u: Any = None,
+        *,
+        key: Array,
     ) -> tuple[SmootherCarry, PyTree]:
         key_draw, key_pairs = jax.random.split(key)
         previous = carry.particles
-        particles = draw(q, q.update(previous.state, y, u), self.num_particles, key=key_draw)
-        kernels = backward_kernels(q, previous, particles.state, particles.xi)
+        particles = draw(q, q.update(p, previous.state, y, u), self.num_particles, key=key_draw)
+        kernels = backward_kernels(q.kernel(p, particles.state), previous, particles.xi)
         pairs = self.weights.pairs(kernels, previous.z, key=key_pairs)
         h = self.functional.average(pairs, previous.xi, particles.xi, y)
         return self._conclude(particles, carry.F, pairs.average(carry.F.at_samples) + h, y)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily
+from backstream.families.kernels import Kernel
 from backstream.gaussian import Frame, Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_transitions, log_transitions_at
@@ -39,19 +40,17 @@ def standard_draws(key: Array, shape: tuple[int, int], dtype) -> Float[Array, "n
     return jax.random.normal(key, shape, dtype)
 
 
-def backward_kernels(q: BackwardFamily, previous: Particles, state: PyTree, xi: Float[Array, "n d"]) -> Kernels:
+def backward_kernels(kernel: Kernel, previous: Particles, xi: Float[Array, "n d"]) -> Kernels:
     """q_{t-1|t}(ξ_t^i, ·) ∝ q_{t-1} ψ_t(·, ξ_t^i) for all i, in the frame of q_{t-1}.
 
     Everything for one ξ happens inside one vmap: where ψ's precision does not depend on ξ, JAX factorises it once.
     """
-    dim = q.state_dim
 
     def one(x):
-        psi = q.potential(state, x).into(previous.frame)
-        eye = jnp.eye(dim, dtype=x.dtype)
-        kernel = psi * Gaussian.from_precision(jnp.zeros_like(x), eye)
-        mean, cov = kernel.moments()
-        return Kernels(psi.eta, mean, cov, kernel.log_normaliser())
+        psi = kernel.potential(x).into(previous.frame)
+        law = psi * Gaussian.from_precision(jnp.zeros_like(x), jnp.eye(len(x), dtype=x.dtype))
+        mean, cov = law.moments()
+        return Kernels(psi.eta, mean, cov, law.log_normaliser())
 
     return jax.vmap(one)(xi)
 

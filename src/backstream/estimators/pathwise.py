@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from backstream.families.backward import first_state
 from backstream.gaussian import LOG_2PI, Frame, Gaussian, cholesky, inverse, invert
 from backstream.models.density import log_emission, log_prior, log_transition
 
@@ -114,7 +114,7 @@ class RecursivePathwise(OnlineEstimator):
         check_case(p, q, y, u)
         require_amortised(q)
         (lam, _), (theta, rebuild_model) = flatten(q), flatten(p)
-        state = q.init(y, u)
+        state = first_state(p, q, y, u)
         frame = q.marginal(state).frame()
         z = self._draw(key, q.state_dim, lam.dtype)
 
@@ -141,16 +141,16 @@ class RecursivePathwise(OnlineEstimator):
         past = jnp.zeros((len(fit), lam.size), lam.dtype)
         if self.learn_model:
             past = jnp.concatenate([past, fit @ to_theta], axis=1)
-        pull = self.sensitivity.init(q, y, u)
+        pull = self.sensitivity.init(p, q, y, u)
         return self._conclude(p, q, carry, state, frame, z, values, to_x, past, nothing, pull)
 
     def step(self, p, q, carry, y, u=None, *, key):
         (lam, _), (theta, rebuild_model), gamma = flatten(q), flatten(p), self.objective.discount
-        state = q.update(carry.state, y, u)
+        state = q.update(p, carry.state, y, u)
         frame, previous = q.marginal(state).frame(), carry.frame
         key_now, key_before = jax.random.split(key)
         z, noise = (self._draw(k, q.state_dim, lam.dtype) for k in (key_now, key_before))
-        (a_previous, restore), (a, _) = ravel_pytree(carry.state), ravel_pytree(state)
+        (a_previous, restore_previous), (a, restore) = flatten(carry.state), flatten(state)
 
         # In the place of H_{t-1}, less its constant: γ H_{t-1} + (1 − γ) log q_{t-1}, where log q_{t-1} = −½ z² + …
         # whose mean under q_{t-1} is minus the entropy that the carry remembers.
@@ -160,10 +160,11 @@ class RecursivePathwise(OnlineEstimator):
 
         def value(q, a_previous, a, x, theta, e):
             """H_t(x), and E[Φ] under the kernel of x."""
-            p = rebuild_model(theta)
-            kernel = Law.of(q.marginal(restore(a_previous)) * q.potential(restore(a), x), previous)
+            before, potential = q.marginal(restore_previous(a_previous)), q.kernel(p, restore(a)).potential(x)
+            kernel = Law.of(before * potential, previous)
             x_previous = previous.restore(kernel.mean + e @ kernel.root)
-            joint = log_transition(p, x_previous, x, u) + log_emission(p, x, y, u)
+            model = rebuild_model(theta)
+            joint = log_transition(model, x_previous, x, u) + log_emission(model, x, y, u)
             expected = self.features.of_moments(kernel.mean[None], kernel.second[None])[0]
             return H_previous.mean(kernel) + constant + joint + kernel.entropy, expected
 
@@ -186,7 +187,7 @@ class RecursivePathwise(OnlineEstimator):
         past = gamma * (fit @ expected[:, 1:]) @ carry.G
         if self.learn_model:
             past = past.at[:, lam.size :].add(fit @ to_theta)
-        pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
+        pull = self.sensitivity.advance(p, q, carry.sensitivity, carry.state, y, u)
         scores = cotangents.combine(fit)
         return self._conclude(p, q, carry, state, frame, z, values, to_x, past, scores, pull)
 
@@ -204,7 +205,7 @@ class RecursivePathwise(OnlineEstimator):
         """`values` and `to_x` are H_t(ξ^i) and its gradients. Coefficients on Φ, the constant first, are those of G
         before the scores are added, `past`, and `scores`."""
         lam, gamma, direction = flatten(q)[0], self.objective.discount, self.objective.direction
-        a, restore = ravel_pytree(state)
+        a, restore = flatten(state)
         slopes = _fit(jnp.concatenate([jnp.ones_like(z[:, :1]), z], axis=1), self.ridge) @ (
             to_x @ inverse(frame.factor).T
         )

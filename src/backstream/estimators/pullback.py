@@ -8,11 +8,11 @@ small here, as the columns that are read and as cotangents of the state, until t
 from collections.abc import Callable
 
 import jax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily
 
+from .base import flatten
 from .reading import Columns, columns, read_arrays
 from .sensitivity import Cotangents
 
@@ -57,7 +57,7 @@ def pull_back_mean(
 def _reading(function, q: BackwardFamily, state: PyTree, point: Float[Array, " d"]):
     """The same function of the arrays of λ that it reads, of the flat state and of x; those arrays, the flat state,
     where in λ the arrays start, and whether the state is read."""
-    a, restore = ravel_pytree(state)
+    a, restore = flatten(state)
 
     def flat(q, a, x):
         return function(q, restore(a), x)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.gaussian import Frame
 from backstream.models.base import Inputs, StateSpaceModel
@@ -86,14 +86,14 @@ class Regression(OnlineEstimator):
         columns = lam.size * self.sensitivity.remembers + theta.size * self.learn_model
 
         def draw(q: BackwardFamily) -> Pairs:
-            state = q.init(y, u)
+            state = first_state(p, q, y, u)
             frame = q.marginal(state).frame()
             z = jax.random.normal(key_draw, (self.num_samples, q.state_dim), lam.dtype)
             xi = frame.restore(z)
             r = jax.vmap(lambda x: _log_joint(p, None, x, y, u))(xi)
             return Pairs(state, frame, None, xi, r, frame.log_prob(z))
 
-        pull = self.sensitivity.init(q, y, u)
+        pull = self.sensitivity.init(p, q, y, u)
         pairs, pathwise = self._draw(draw, q)
 
         def blank(outputs, key):
@@ -112,19 +112,19 @@ class Regression(OnlineEstimator):
         noise = jax.random.normal(key, (2, self.num_samples, q.state_dim), lam.dtype)
 
         def draw(q: BackwardFamily) -> Pairs:
-            state = q.update(carry.state, y, u)
-            frame, before = q.marginal(state).frame(), q.marginal(carry.state)
+            state = q.update(p, carry.state, y, u)
+            frame, before, link = q.marginal(state).frame(), q.marginal(carry.state), q.kernel(p, state)
             xi = frame.restore(noise[0])
 
             def backward(x, z):
-                kernel = (before * q.potential(state, x)).frame()
+                kernel = (before * link.potential(x)).frame()
                 x_prev = kernel.restore(z)
                 return x_prev, _log_joint(p, x_prev, x, y, u) - kernel.log_prob(z)
 
             xi_prev, f = jax.vmap(backward)(xi, noise[1])
             return Pairs(state, frame, xi_prev, xi, self.H(carry, xi_prev) + f, frame.log_prob(noise[0]))
 
-        pull = self.sensitivity.advance(q, carry.sensitivity, carry.state, y, u)
+        pull = self.sensitivity.advance(p, q, carry.sensitivity, carry.state, y, u)
         pairs, pathwise = self._draw(draw, q)
         past = jnp.zeros((self.num_samples, 0), lam.dtype)
         if carry.G is not None:
@@ -162,7 +162,8 @@ class Regression(OnlineEstimator):
             outer, to_now = _marginal_score(q, pairs, (h - h.mean()) / (n - 1))
             score, to_states = jnp.zeros((n, lam.size), lam.dtype), (None, None)
             if pairs.xi_prev is not None:
-                score, *to_states = _backward_scores(q, carry.state, pairs, pairs.r - r_mean - trend - expected[:, 0])
+                c = pairs.r - r_mean - trend - expected[:, 0]
+                score, *to_states = _backward_scores(p, q, carry.state, pairs, c)
             (pulled, pulled_outer), sensitivity = pull(Cotangents([], *to_states), Cotangents([], None, to_now))
             news.append(pulled.add_to(score))
             G_rest = G_rest.at[: lam.size].set(pulled_outer.add_to(outer))
@@ -204,14 +205,14 @@ def _log_joint(p: StateSpaceModel, x_prev: Array | None, x: Array, y: Array, u: 
 
 
 def _backward_scores(
-    q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"]
+    p: StateSpaceModel, q: BackwardFamily, previous: PyTree, pairs: Pairs, c: Float[Array, " n"]
 ) -> tuple[Array, Array, Array]:
     """c_k ∇ log q_{t-1|t}(ξ_t^k, ξ_{t-1}^k): to λ directly, [N, P], to a_{t-1} and to a_t."""
-    (lam, rebuild), (a_prev, restore), (a, _) = flatten(q), ravel_pytree(previous), ravel_pytree(pairs.state)
+    (lam, rebuild), (a_prev, restore_prev), (a, restore) = (flatten(tree) for tree in (q, previous, pairs.state))
 
     def weighted(v, a_prev, a, c, x_prev, x):
-        family = rebuild(v)
-        return c * (family.marginal(restore(a_prev)) * family.potential(restore(a), x)).log_prob(x_prev)
+        q = rebuild(v)
+        return c * (q.marginal(restore_prev(a_prev)) * q.kernel(p, restore(a)).potential(x)).log_prob(x_prev)
 
     one = jax.grad(weighted, argnums=(0, 1, 2))
     return jax.vmap(one, (None, None, None, 0, 0, 0))(lam, a_prev, a, c, pairs.xi_prev, pairs.xi)
@@ -219,7 +220,7 @@ def _backward_scores(
 
 def _marginal_score(q: BackwardFamily, pairs: Pairs, c: Float[Array, " n"]) -> tuple[Array, Array]:
     """Σ_k c_k ∇ log q_t(ξ_t^k): to λ directly, and to a_t."""
-    (lam, rebuild), (a, restore) = flatten(q), ravel_pytree(pairs.state)
+    (lam, rebuild), (a, restore) = flatten(q), flatten(pairs.state)
 
     def weighted(v, a):
         return c @ jax.vmap(rebuild(v).marginal(restore(a)).log_prob)(pairs.xi)

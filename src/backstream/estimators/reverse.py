@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior
 
@@ -53,7 +54,7 @@ class ReverseScore(OfflineEstimator):
         def eta_backward(q, a_previous, a, previous: Particles, xi):
             """η_{t-1|t}(ξ^i) in the frame of q_{t-1}, a function of λ."""
             before = q.marginal(a_previous).into(previous.frame).eta
-            return before + jax.vmap(lambda x: q.potential(a, x).into(previous.frame).eta)(xi)
+            return before + jax.vmap(lambda x: q.kernel(p, a).potential(x).into(previous.frame).eta)(xi)
 
         def surrogate(p, q):
             """Something that has the gradient, and the objective itself."""
@@ -72,11 +73,11 @@ class ReverseScore(OfflineEstimator):
             def advance(carry, scanned):
                 (a_previous, previous, H, g, shift), sums = carry
                 t, y, u = scanned
-                a = q.update(a_previous, y, u)
+                a = q.update(p, a_previous, y, u)
                 key_draw, key_pairs = jax.random.split(jax.random.fold_in(key, t))
                 now = sample(a, key_draw)
                 xi_previous, xi = previous.xi, now.xi
-                kernels = backward_kernels(frozen, previous, now.state, xi)
+                kernels = backward_kernels(frozen.kernel(p, now.state), previous, xi)
                 pairs = score.weights.pairs(kernels, previous.z, key=key_pairs)
                 f = log_transition(p, pairs, xi_previous, xi, u) + log_g(xi, y, u)[:, None]
                 renewed = score.objective.renew(H, previous.log_q())
@@ -87,7 +88,7 @@ class ReverseScore(OfflineEstimator):
                 latest = a, now, H - taken, g, gamma * shift + taken
                 return (latest, add(sums, *latest)), None
 
-            a = q.init(ys[0], first)
+            a = first_state(p, q, ys[0], first)
             start = sample(a, jax.random.fold_in(key, 0))
             H = jax.vmap(lambda x: log_prior(p, x, first))(start.xi) + log_g(start.xi, ys[0], first)
             zero = jnp.zeros_like(H[0])

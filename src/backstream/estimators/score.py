@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
 
@@ -88,7 +89,7 @@ class RecursiveScore(OnlineEstimator):
     def init(self, p, q, y, u=None, *, key):
         check_case(p, q, y, u)
         self.sensitivity.check_family(q)
-        particles = draw(q, q.init(y, u), self.num_particles, key=key)
+        particles = draw(q, first_state(p, q, y, u), self.num_particles, key=key)
         (lam, _), (theta, rebuild), xi = flatten(q), flatten(p), particles.xi
 
         def log_joint(p, x):  # log ℓ_0(x, y_0) = log χ(x) + log g_0(x, y_0)
@@ -105,7 +106,7 @@ class RecursiveScore(OnlineEstimator):
         H = jax.vmap(lambda x: log_joint(p, x))(xi)
         marginal, nan = self.weights.marginal(particles.z), jnp.full((), jnp.nan, lam.dtype)
         elbo, outer = self._outer(q, particles, marginal, H)
-        [pulled], sensitivity = self.sensitivity.init(q, y, u)(outer)
+        [pulled], sensitivity = self.sensitivity.init(p, q, y, u)(outer)
         carry = ScoreCarry(
             particles,
             sensitivity,
@@ -124,9 +125,9 @@ class RecursiveScore(OnlineEstimator):
         previous, gamma = carry.particles, self.objective.discount
 
         # a_t, q_t and its samples ξ_t; the backward kernels q_{t-1|t}(ξ_t^i, ·) and their weights w_ij
-        particles = draw(q, q.update(previous.state, y, u), self.num_particles, key=key_draw)
+        particles = draw(q, q.update(p, previous.state, y, u), self.num_particles, key=key_draw)
         xi_previous, xi = previous.xi, particles.xi
-        kernels = backward_kernels(q, previous, particles.state, xi)
+        kernels = backward_kernels(q.kernel(p, particles.state), previous, xi)
         pairs = self.weights.pairs(kernels, previous.z, key=key_pairs)
 
         # r_ij = H_{t-1}^j + f̃_t(ξ_{t-1}^j, ξ_t^i)
@@ -142,10 +143,10 @@ class RecursiveScore(OnlineEstimator):
         elbo, outer = self._outer(q, particles, marginal, H)
         if carry.G is None:  # of G only its mean is needed, and one pullback gives it
             to_mean = partial(pull_back_mean, row=row)
-            scores = [self._pull_backward(to_mean, q, previous, particles.state, xi, eta_cotangents)]
+            scores = [self._pull_backward(to_mean, p, q, previous, particles.state, xi, eta_cotangents)]
         else:
-            scores = self._pull_backward(pull_back, q, previous, particles.state, xi, eta_cotangents).centred(row)
-        pull = self.sensitivity.advance(q, carry.sensitivity, previous.state, y, u)
+            scores = self._pull_backward(pull_back, p, q, previous, particles.state, xi, eta_cotangents).centred(row)
+        pull = self.sensitivity.advance(p, q, carry.sensitivity, previous.state, y, u)
         (*pulled, pulled_outer), sensitivity = pull(*scores, outer)
         zero = jnp.zeros_like(flatten(q)[0])
         outer = pulled_outer.add_to(zero)
@@ -211,10 +212,10 @@ class RecursiveScore(OnlineEstimator):
         carry = carry._replace(H=running_H, G=running_G, S=running_S, F=running_F)
         return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
 
-    def _pull_backward(self, pull_back, q, previous, state, xi, cotangents) -> Cotangents:
+    def _pull_backward(self, pull_back, p, q, previous, state, xi, cotangents) -> Cotangents:
         """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i, or a mean."""
         through_potential = pull_back(
-            lambda q, a, x: q.potential(a, x).into(previous.frame).eta, q, state, cotangents, xi
+            lambda q, a, x: q.kernel(p, a).potential(x).into(previous.frame).eta, q, state, cotangents, xi
         )
         through_marginal = pull_back(
             lambda q, a, _: q.marginal(a).into(previous.frame).eta, q, previous.state, cotangents, xi

@@ -15,21 +15,18 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
+from backstream.models.base import StateSpaceModel
 
 from .base import flatten
 from .reading import Columns, add_columns, columns, read_arrays
 
 
-def flatten_state(state: PyTree) -> Float[Array, " a"]:
-    return ravel_pytree(state)[0]
-
-
 class Cotangents(NamedTuple):
-    """Rows of cotangents: of λ directly, and of the flat states a_{t-1} and a_t (None where nothing reads them)."""
+    """Rows of cotangents: of λ directly, and of the states, flat a_{t-1} and a_t (None where nothing reads them)."""
 
     direct: list[Columns]
     to_previous: Float[Array, "*n a"] | None = None
@@ -103,11 +100,13 @@ class AbstractSensitivity(eqx.Module):
             )
 
     @abstractmethod
-    def init(self, q: BackwardFamily, y: Array, u: Any) -> AbstractPull:
+    def init(self, p: StateSpaceModel, q: BackwardFamily, y: Array, u: Any) -> AbstractPull:
         """At the first observation."""
 
     @abstractmethod
-    def advance(self, q: BackwardFamily, carry: Any, state: PyTree, y: Array, u: Any) -> AbstractPull:
+    def advance(
+        self, p: StateSpaceModel, q: BackwardFamily, carry: Any, state: PyTree, y: Array, u: Any
+    ) -> AbstractPull:
         """At each later one; `state` is a_{t-1}."""
 
 
@@ -146,18 +145,18 @@ class Forward(AbstractSensitivity):
         if not 0 <= self.discount <= 1:
             raise ValueError(f"The discount of the sensitivity must lie between 0 and 1, not at {self.discount}.")
 
-    def init(self, q, y, u):
-        a, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
+    def init(self, p, q, y, u):
+        a, vjp, starts = _vjp(lambda q: flatten(first_state(p, q, y, u))[0], q)
         rows = jax.vmap(vjp)(jnp.eye(len(a), dtype=a.dtype))[0]
         J = jnp.zeros((len(a), flatten(q)[0].size), a.dtype)
         return JacobianPull(None, add_columns(J, columns(starts, rows)))
 
-    def advance(self, q, carry, state, y, u):
-        (lam, rebuild), (a, restore) = flatten(q), ravel_pytree(state)
+    def advance(self, p, q, carry, state, y, u):
+        (lam, rebuild), (a, restore) = flatten(q), flatten(state)
         J_previous = carry if self.discount == 1 else self.discount * carry
 
         def update(q, a):
-            return flatten_state(q.update(restore(a), y, u))
+            return flatten(q.update(p, restore(a), y, u))[0]
 
         if lam.size < a.size:  # column by column: the derivatives of U along λ, never the matrix ∂_a U
             _, along = jax.linearize(lambda lam, a: update(rebuild(lam), a), lam, a)
@@ -176,9 +175,9 @@ def _vjp(function: Callable[..., Array], q: BackwardFamily, *arguments: Array):
 
 
 class Replay(NamedTuple):
-    """The last Δ observations with the states they led to (flat), oldest first, and how many have been seen in all."""
+    """The last Δ observations with the states they led to, oldest first, and how many have been seen in all."""
 
-    states: Float[Array, "depth a"]
+    states: PyTree
     ys: Float[Array, "depth dy"]
     us: PyTree
     seen: Int[Array, ""]
@@ -194,57 +193,59 @@ class Truncated(AbstractSensitivity):
         if self.depth < 1:
             raise ValueError(f"The depth of the truncated sensitivity must be at least 1, not {self.depth}.")
 
-    def init(self, q, y, u):
-        a, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
+    def init(self, p, q, y, u):
+        _, vjp, starts = _vjp(lambda q: flatten(first_state(p, q, y, u))[0], q)
 
-        def last_of_many(leaf):
-            return jnp.zeros((self.depth, *jnp.shape(leaf)), jnp.result_type(leaf)).at[-1].set(leaf)
+        def repeat(leaf):
+            return jnp.repeat(jnp.asarray(leaf)[None], self.depth, axis=0)
 
-        carry = Replay(last_of_many(a), last_of_many(y), jax.tree.map(last_of_many, u), jnp.asarray(1))
-        return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, carry)
+        # Before the first row stands that row, and the state that there is before it.
+        ys, us, states = jax.tree.map(repeat, (y, u, q.init(p, u)))
+        states = jax.tree.map(_append, states, first_state(p, q, y, u))
+        return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, Replay(states, ys, us, jnp.asarray(1)))
 
-    def advance(self, q, carry, state, y, u):
-        restore = ravel_pytree(state)[1]
+    def advance(self, p, q, carry, state, y, u):
+        restore, last = flatten(state)[1], self.depth - 1
+        ys, us = jax.tree.map(_append, (carry.ys, carry.us), (y, u))
 
-        def append(buffer, leaf):
-            return jnp.concatenate([buffer[1:], jnp.asarray(leaf, buffer.dtype)[None]])
-
-        ys = append(carry.ys, y)
-        us = jax.tree.map(append, carry.us, u)
-
-        def update(q, a, k):
+        def update(q, state, k):
             y, u = jax.tree.map(lambda leaf: leaf[k], (ys, us))
-            return flatten_state(q.update(restore(a), y, u))
+            return q.update(p, state, y, u)
 
         def before(q):
             """a_{t-1}, from a_{t-Δ}."""
-            a = carry.states[0]
-            for k in range(self.depth - 1):
-                time = carry.seen - (self.depth - 1 - k)  # that of the k-th kept observation
-                y, u = jax.tree.map(lambda leaf, k=k: leaf[k], (ys, us))
-                a = jax.lax.switch(
-                    jnp.clip(time + 1, 0, 2),
-                    [
-                        lambda a: a,  # nothing had been observed yet
-                        lambda a, y=y, u=u: flatten_state(q.init(y, u)),
-                        lambda a, k=k: update(q, a, k),
-                    ],
-                    a,
-                )
-            return a
+            state = jax.tree.map(lambda leaf: leaf[0], carry.states)
+            for k in range(last):
+                time = carry.seen - (last - k)  # that of the k-th kept observation
+                state = _where(time == 0, q.init(p, jax.tree.map(lambda leaf, k=k: leaf[k], us)), state)
+                state = _where(time < 0, state, update(q, state, k))
+            return flatten(state)[0]
 
-        some, starts, rebuild, _ = read_arrays(lambda q: update(q, before(q), self.depth - 1), q)
+        def now(q, a):
+            state = update(q, restore(a), last)
+            return flatten(state)[0], state
+
+        some, starts, rebuild, _ = read_arrays(lambda q: now(q, before(q))[0], q)
         a_previous, to_previous = jax.vjp(lambda some: before(rebuild(some)), some)
-        now, to_both = jax.vjp(lambda some, a: update(rebuild(some), a, self.depth - 1), some, a_previous)
+        _, to_both, state = jax.vjp(lambda some, a: now(rebuild(some), a), some, a_previous, has_aux=True)
 
         def from_now(cotangent):
             direct, through = to_both(cotangent)
             return jax.tree.map(jnp.add, direct, to_previous(through)[0])
 
-        replay = Replay(append(carry.states, now), ys, us, carry.seen + 1)
+        replay = Replay(jax.tree.map(_append, carry.states, state), ys, us, carry.seen + 1)
         return VjpPull(
             None if self.depth == 1 else lambda cotangent: to_previous(cotangent)[0], from_now, starts, replay
         )
+
+
+def _append(buffer: Array, leaf: Array) -> Array:
+    """The latest of a row of values, without the oldest."""
+    return jnp.concatenate([buffer[1:], jnp.asarray(leaf, buffer.dtype)[None]])
+
+
+def _where(predicate: Array, yes: PyTree, no: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), yes, no)
 
 
 class Frozen(AbstractSensitivity):
@@ -252,10 +253,10 @@ class Frozen(AbstractSensitivity):
 
     remembers: ClassVar[bool] = False
 
-    def init(self, q, y, u):
-        _, vjp, starts = _vjp(lambda q: flatten_state(q.init(y, u)), q)
+    def init(self, p, q, y, u):
+        _, vjp, starts = _vjp(lambda q: flatten(first_state(p, q, y, u))[0], q)
         return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, None)
 
-    def advance(self, q, carry, state, y, u):
-        _, vjp, starts = _vjp(lambda q: flatten_state(q.update(state, y, u)), q)
+    def advance(self, p, q, carry, state, y, u):
+        _, vjp, starts = _vjp(lambda q: flatten(q.update(p, state, y, u))[0], q)
         return VjpPull(None, lambda cotangent: vjp(cotangent)[0], starts, None)

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from backstream.families.backward import Chain, backward_chain, filter_states, sample_chain
+from backstream.choosing import choose
+from backstream.families.backward import Chain, backward_chain, filter_states, first_state, sample_chain
 from backstream.families.base import BackwardFamily, State
 from backstream.gaussian import Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
@@ -67,11 +68,11 @@ class BackwardTrajectories(OfflineEstimator):
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 
         def elbo(p, q):
-            chain = backward_chain(q, filter_states(q, ys, inputs))
+            chain = backward_chain(p, q, filter_states(p, q, ys, inputs))
             shape = (self.num_trajectories, len(ys), q.state_dim)
 
             def one(z):
-                xs, log_q = sample_chain(q, chain, z)
+                xs, log_q = sample_chain(p, q, chain, z)
                 log_p = _emissions(p, xs, ys, inputs).sum() + _transitions(p, xs, later).sum()
                 return log_prior(p, xs[0], first) + log_p - log_q.sum()
 
@@ -86,32 +87,47 @@ class Window(NamedTuple):
     chain: Chain
     ys: Float[Array, "l dy"]
     us: PyTree
-    moving: PyTree
-    """The inputs again, for transitions: where there is none, at time 0 and before, any that has one."""
     anchor: Gaussian | None
     """q_{t-L}, frozen, the prior of the first state; None while the window still reaches back to time 0."""
     times: Int[Array, " l"]
     """Those of the observations, negative where there is none yet."""
 
     def drop_last(self) -> "Window":
-        ys, us, moving, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.moving, self.times))
-        return Window(self.chain.drop_last(), ys, us, moving, self.anchor, times)
+        ys, us, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.times))
+        return Window(self.chain.drop_last(), ys, us, self.anchor, times)
 
     def elbos(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, " n"]:
         """One unbiased value of the window's ELBO for each trajectory."""
 
         def one(z):
-            xs, log_q = sample_chain(q, self.chain, z)
-            emissions = _emissions(p, xs[1:], self.ys, self.us)
-            moves = _transitions(p, xs, self.moving) - log_q[:-1]
-            if self.anchor is not None:
-                return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
-            priors = jax.vmap(lambda x, u: log_prior(p, x, u))(xs[1:], self.us)
-            first, seen, moved = self.times == 0, self.times >= 0, self.times >= 1
-            parts = jnp.where(first, priors, 0) + jnp.where(seen, emissions, 0) + jnp.where(moved, moves, 0)
-            return parts.sum() - log_q[-1]
+            xs, log_q = sample_chain(p, q, self.chain, z)
+            if self.anchor is None:
+                return self._from_start(p, xs, log_q[:-1]) - log_q[-1]
+            emissions, moves = _emissions(p, xs[1:], self.ys, self.us), _transitions(p, xs, self.us) - log_q[:-1]
+            return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
 
         return jax.vmap(one)(noise[:, : len(self.ys) + 1])
+
+    def _from_start(self, p: StateSpaceModel, xs: Float[Array, "s d"], log_q: Float[Array, " l"]) -> Float[Array, ""]:
+        """log χ(x_0) and all that follows it but log q_t(x_t). What there is not yet is nothing."""
+
+        def nothing(p, x_prev, x, y, u, log_q):
+            return jnp.zeros((), x.dtype)
+
+        def first(p, x_prev, x, y, u, log_q):
+            return log_prior(p, x, u)
+
+        def moved(p, x_prev, x, y, u, log_q):
+            return log_transition(p, x_prev, x, u) - log_q
+
+        def seen(p, x_prev, x, y, u, log_q):
+            return log_emission(p, x, y, u)
+
+        def row(time, *known):
+            parts = (time == 0, first), (time >= 1, moved), (time >= 0, seen)
+            return sum(choose(there, part, nothing, p, *known) for there, part in parts)
+
+        return jax.vmap(row)(self.times, xs[:-1], xs[1:], self.ys, self.us, log_q).sum()
 
 
 def window_elbo(
@@ -128,10 +144,10 @@ def window_elbo(
 
     The law q has at `anchor` is the prior of the state before the first of them.
     """
-    chain = backward_chain(q, _replay(q, anchor, ys, inputs))
+    chain = backward_chain(p, q, _replay(p, q, anchor, ys, inputs))
     noise = jax.random.normal(key, (num_trajectories, len(ys) + 1, q.state_dim), chain.marginals.eta1.dtype)
     times = jnp.arange(1, len(ys) + 1)
-    return Window(chain, ys, inputs, inputs, q.marginal(anchor), times).elbos(p, q, noise)
+    return Window(chain, ys, inputs, q.marginal(anchor), times).elbos(p, q, noise)
 
 
 class AbstractWindowObjective(eqx.Module):
@@ -225,10 +241,10 @@ class FixedLag(OnlineEstimator):
     def init(self, p, q, y, u=None, *, key):
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (y, u))
         estimate = BackwardTrajectories(self.num_trajectories, self.learn_model)(p, q, *one, key=key)
-        # Where there is no observation yet stands the first: any finite value would do, as nothing of it is used.
+        # Where there is no row yet stands the first.
         ys, us = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.lag, axis=0), one)
         sums = self.objective.begin(estimate)
-        carry = FixedLagCarry(q.init(y, u), ys, us, jnp.asarray(1), sums)
+        carry = FixedLagCarry(first_state(p, q, y, u), ys, us, jnp.asarray(1), sums)
         return carry, _report(estimate, estimate)
 
     def step(self, p, q, carry, y, u=None, *, key):
@@ -248,30 +264,27 @@ class FixedLag(OnlineEstimator):
     def _steady(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
         """The window has left time 0 behind: the filter's law before it is the prior of its first state."""
         prior = jax.lax.stop_gradient(q.marginal(anchor))
-        return self._estimate(p, q, ys, us, us, times, key, lambda q: (_replay(q, anchor, ys, us), prior))
+        return self._estimate(p, q, ys, us, prior, times, key, lambda p, q: (_replay(p, q, anchor, ys, us), None))
 
     def _starting(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
-        # Nothing moves to time 0: what is computed there all the same, and not used, must have a derivative. The first
-        # input may say that no time has passed; the latest is one with which the state moves.
-        moving = jax.tree.map(lambda leaf: jax.vmap(lambda t, row: jnp.where(t <= 0, leaf[-1], row))(times, leaf), us)
+        """The window reaches back to time 0, whose row is its first; no kernel leads there."""
 
-        def replay(q):
-            return _replay_from_start(q, anchor, ys, us, moving, times), None
+        def replay(p, q):
+            return _replay_from_start(p, q, ys, us, times), times >= 1
 
-        return self._estimate(p, q, ys, us, moving, times, key, replay)
+        return self._estimate(p, q, ys, us, None, times, key, replay)
 
-    def _estimate(
-        self, p, q, ys, us, moving, times, key, replay: Callable[[BackwardFamily], tuple[State, Gaussian | None]]
-    ) -> tuple[Estimate, State]:
-        """The objective with its gradients, and the state after the window's first observation."""
+    def _estimate(self, p, q, ys, us, prior: Gaussian | None, times, key, replay: Callable) -> tuple[Estimate, State]:
+        """The objective with its gradients, and the state after the window's first observation. `replay` gives the
+        states and the links between them."""
 
         def objective(p, q):
-            states, prior = replay(q)
-            chain = backward_chain(q, states)
+            states, links = replay(p, q)
+            chain = backward_chain(p, q, states, links)
             noise = jax.random.normal(
                 key, (self.num_trajectories, self.lag + 1, q.state_dim), chain.marginals.eta1.dtype
             )
-            window = Window(chain, ys, us, moving, prior, times)
+            window = Window(chain, ys, us, prior, times)
             value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
             return value, jax.tree.map(lambda leaf: leaf[1], states)
 
@@ -283,27 +296,28 @@ def _report(total: Estimate, increment: Estimate) -> OnlineEstimate:
     return OnlineEstimate(total, increment, ess=nan, acceptance=nan)
 
 
-def _replay(q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
+def _replay(p: StateSpaceModel, q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
     """a_{t-L}, …, a_t under q."""
 
     def update(state, scanned):
-        state = q.update(state, *scanned)
+        state = q.update(p, state, *scanned)
         return state, state
 
-    _, states = jax.lax.scan(update, anchor, (ys, us))
-    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), anchor, states)
+    return _with_first(anchor, jax.lax.scan(update, anchor, (ys, us))[1])
 
 
-def _replay_from_start(
-    q: BackwardFamily, filler: State, ys: Array, us: Inputs, moving: Inputs, times: Int[Array, " l"]
-) -> State:
-    """a_0, …, a_t under q, after as many fillers as it takes to make L + 1 states."""
+def _replay_from_start(p: StateSpaceModel, q: BackwardFamily, ys: Array, us: Inputs, times: Int[Array, " l"]) -> State:
+    """a_0, …, a_t under q, after as many times a_{-1} as it takes to make L + 1 states."""
 
     def update(state, scanned):
-        time, y, u, moving_u = scanned
-        start, later = q.init(y, u), q.update(state, y, moving_u)
-        state = jax.tree.map(lambda a, b: jnp.where(time <= 0, a, b), start, later)
+        time, y, u = scanned
+        after = q.update(p, state, y, u)
+        state = jax.tree.map(lambda a, b: jnp.where(time < 0, a, b), state, after)
         return state, state
 
-    _, states = jax.lax.scan(update, filler, (times, ys, us, moving))
-    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), filler, states)
+    start = q.init(p, jax.tree.map(lambda leaf: leaf[jnp.argmax(times == 0)], us))
+    return _with_first(start, jax.lax.scan(update, start, (times, ys, us))[1])
+
+
+def _with_first(first: State, rest: State) -> State:
+    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), first, rest)

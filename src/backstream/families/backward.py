@@ -7,57 +7,29 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
-from backstream.gaussian import LOG_2PI, Gaussian, inverse_root
+from backstream.choosing import choose
+from backstream.gaussian import LOG_2PI, Gaussian
+from backstream.models.base import StateSpaceModel
 
 from .base import BackwardFamily, Inputs, State
+from .kernels import AffineKernel
 
 
-def filter_states(q: BackwardFamily, ys: Float[Array, "t dy"], inputs: Inputs = None) -> State:
+def first_state(p: StateSpaceModel, q: BackwardFamily, y: Float[Array, " dy"], u: Inputs = None) -> State:
+    """a_0."""
+    return q.update(p, q.init(p, u), y, u)
+
+
+def filter_states(p: StateSpaceModel, q: BackwardFamily, ys: Float[Array, "t dy"], inputs: Inputs = None) -> State:
     """a_0, …, a_{T-1}, stacked: each leaf has a leading axis of length T."""
 
     def update(state, scanned):
-        y, u = scanned
-        state = q.update(state, y, u)
+        state = q.update(p, state, *scanned)
         return state, state
 
-    first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs)) for part in (0, slice(1, None)))
-    start = q.init(*first)
-    _, later = jax.lax.scan(update, start, rest)
-    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), start, later)
-
-
-class AffineKernel(NamedTuple):
-    """q_{t-1|t}(x, ·) = N(mean + gain x, rootᵀ root), for a family whose kernels are affine."""
-
-    mean: Float[Array, " d"]
-    gain: Float[Array, "d d"]
-    root: Float[Array, "d d"]
-
-    @property
-    def cov(self) -> Float[Array, "d d"]:
-        return self.root.T @ self.root
-
-    @property
-    def log_det(self) -> Float[Array, ""]:
-        """log of the determinant of the inverse root: minus half that of the covariance."""
-        return -jnp.log(jnp.diag(self.root)).sum()
-
-    def mean_at(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.mean + self.gain @ x
-
-
-def affine_kernel(q: BackwardFamily, before: Gaussian, state: State) -> AffineKernel:
-    """q_{t-1|t} of an affine family, where η̃1(x) = F x + f and η̃2 does not depend on x.
-
-    `before` is q_{t-1}, `state` is a_t.
-    """
-    origin = jnp.zeros_like(before.eta1)
-    kernel = before * q.potential(state, origin)
-    F = jax.jacfwd(lambda x: q.potential(state, x).eta1)(origin)
-    root = inverse_root(kernel.precision)
-    return AffineKernel(root.T @ (root @ kernel.eta1), root.T @ (root @ F), root)
+    return jax.lax.scan(update, q.init(p, jax.tree.map(lambda leaf: leaf[0], inputs)), (ys, inputs))[1]
 
 
 class Chain(NamedTuple):
@@ -65,7 +37,10 @@ class Chain(NamedTuple):
 
     states: State
     marginals: Gaussian
-    kernels: PyTree
+    links: Bool[Array, " links"] | None
+    """Between which of the states there is a kernel; None: between all. Where there is none, a trajectory goes on with
+    an independent draw from the marginal."""
+    kernels: AffineKernel | None
     """The T − 1 affine kernels, or None where they are not affine."""
 
     def drop_last(self) -> "Chain":
@@ -73,16 +48,27 @@ class Chain(NamedTuple):
         return jax.tree.map(lambda leaf: leaf[:-1], self)
 
 
-def backward_chain(q: BackwardFamily, states: State) -> Chain:
+def backward_chain(
+    p: StateSpaceModel, q: BackwardFamily, states: State, links: Bool[Array, " links"] | None = None
+) -> Chain:
     marginals = jax.vmap(q.marginal)(states)
     if not q.affine:
-        return Chain(states, marginals, None)
+        return Chain(states, marginals, links, None)
+
+    def kernel(p, q, before, state) -> AffineKernel:
+        return q.kernel(p, state).affine(before)
+
+    def one(before, state, link) -> AffineKernel:
+        if link is None:
+            return kernel(p, q, before, state)
+        return choose(link, kernel, lambda p, q, before, state: AffineKernel.independent(before), p, q, before, state)
+
     before, after = jax.tree.map(lambda leaf: leaf[:-1], marginals), jax.tree.map(lambda leaf: leaf[1:], states)
-    return Chain(states, marginals, jax.vmap(lambda marginal, state: affine_kernel(q, marginal, state))(before, after))
+    return Chain(states, marginals, links, jax.vmap(one)(before, after, links))
 
 
 def sample_chain(
-    q: BackwardFamily, chain: Chain, z: Float[Array, "t d"]
+    p: StateSpaceModel, q: BackwardFamily, chain: Chain, z: Float[Array, "t d"]
 ) -> tuple[Float[Array, "t d"], Float[Array, " t"]]:
     """One trajectory, reparameterised by standard normal noise, with the log densities of its links.
 
@@ -91,18 +77,29 @@ def sample_chain(
     """
     end = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).frame()
     last = end.restore(z[-1])
-    xs, log_det = _walk(q, chain, last, z[:-1]) if chain.kernels is None else _walk_affine(chain.kernels, last, z[:-1])
+    if chain.kernels is None:
+        xs, log_det = _walk(p, q, chain, last, z[:-1])
+    else:
+        xs, log_det = _walk_affine(chain.kernels, last, z[:-1])
     log_det = jnp.concatenate([log_det, end.log_det[None]])
     log_q = log_det - 0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * LOG_2PI
     return jnp.concatenate([xs, last[None]]), log_q
 
 
-def _walk(q: BackwardFamily, chain: Chain, last: Float[Array, " d"], z: Float[Array, "t d"]) -> tuple[Array, Array]:
+def _walk(
+    p: StateSpaceModel, q: BackwardFamily, chain: Chain, last: Float[Array, " d"], z: Float[Array, "t d"]
+) -> tuple[Array, Array]:
     """The states before the last, and log |∂z/∂x| of each."""
 
+    def law(p, q, before, state, x) -> Gaussian:
+        return before * q.kernel(p, state).potential(x)
+
     def back(x, scanned):
-        before, state, z = scanned
-        frame = (before * q.potential(state, x)).frame()
+        before, state, link, z = scanned
+        if link is None:
+            frame = law(p, q, before, state, x).frame()
+        else:
+            frame = choose(link, law, lambda p, q, before, *_: before, p, q, before, state, x).frame()
         x = frame.restore(z)
         return x, (x, frame.log_det)
 
@@ -110,7 +107,7 @@ def _walk(q: BackwardFamily, chain: Chain, last: Float[Array, " d"], z: Float[Ar
         jax.tree.map(lambda leaf: leaf[:-1], chain.marginals),
         jax.tree.map(lambda leaf: leaf[1:], chain.states),
     )
-    return jax.lax.scan(back, last, (before, after, z), reverse=True)[1]
+    return jax.lax.scan(back, last, (before, after, chain.links, z), reverse=True)[1]
 
 
 def _walk_affine(kernels: AffineKernel, last: Float[Array, " d"], z: Float[Array, "t d"]) -> tuple[Array, Array]:

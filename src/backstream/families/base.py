@@ -6,7 +6,9 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from backstream.families.kernels import Kernel
 from backstream.gaussian import Gaussian
+from backstream.models.base import StateSpaceModel
 
 State = Any
 Inputs = Any
@@ -15,8 +17,14 @@ Inputs = Any
 class BackwardFamily(eqx.Module):
     """q_{0:t}(x_{0:t}) = q_t(x_t) Π_s q_{s-1|s}(x_s, x_{s-1}), with q_{s-1|s}(x, ·) ∝ q_{s-1} ψ_s(·, x).
 
-    The inexact array leaves of the module are λ. `a_t`, the state, is a pytree of arrays of fixed shapes,
-    computed from a_{t-1} and y_t. A NaN in y is a missing value; a row of NaN means: predict only.
+    q is a guide around the model p, which every method that may read it is given, at the θ of the moment. The inexact
+    array leaves of the module are λ. `a_t`, the state, is a pytree of arrays of fixed shapes and types, computed from
+    a_{t-1} and y_t. A NaN in y is a missing value; a row of NaN means: predict only.
+
+    The state exists before any observation: `init` gives a_{-1}, and every row, the first one too, goes through
+    `update`. No transition leads to the first row, so a state knows whether one leads to the next. The inputs of the
+    first row may be such that the transition has no density, no derivative or no value there (no time has passed): an
+    `update` that reads it computes it with `choosing.choose`, so that this reaches neither values nor derivatives.
 
     Estimators use these four methods and nothing else.
     """
@@ -37,17 +45,17 @@ class BackwardFamily(eqx.Module):
         """dy."""
 
     @abstractmethod
-    def init(self, y: Float[Array, " dy"], u: Inputs = None) -> State:
-        """a_0."""
+    def init(self, p: StateSpaceModel, u: Inputs = None) -> State:
+        """a_{-1}, before any row. `u` holds the inputs of the first row, where the model has any."""
 
     @abstractmethod
-    def update(self, state: State, y: Float[Array, " dy"], u: Inputs = None) -> State:
-        """a_t from a_{t-1} and y_t."""
+    def update(self, p: StateSpaceModel, state: State, y: Float[Array, " dy"], u: Inputs = None) -> State:
+        """a_t from a_{t-1} and y_t. The first one after `init` conditions the prior on y_0, and does not move it."""
 
     @abstractmethod
     def marginal(self, state: State) -> Gaussian:
-        """q_t, with natural parameter η_t."""
+        """q_t, with natural parameter η_t; the prior, or what stands for it, before the first row."""
 
     @abstractmethod
-    def potential(self, state: State, x: Float[Array, " d"]) -> Gaussian:
-        """ψ_t(·, x), a function of x_{t-1}, with natural parameter η̃_t(x). `state` is a_t."""
+    def kernel(self, p: StateSpaceModel, state: State) -> Kernel:
+        """q_{t-1|t}, from a_t. There is none at the first row: what is returned there is not used."""

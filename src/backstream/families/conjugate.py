@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from backstream.families.base import BackwardFamily
-from backstream.families.linear import Filtered, LinearDynamics, Prediction
+from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
 from backstream.families.networks import apart, perceptron, positive
 
 
@@ -19,8 +19,9 @@ class Conjugate(BackwardFamily):
     alone, in its own units, and returns η1 and a diagonal precision. A missing row means: predict only; a missing
     coordinate is read as zero. See `Innovation` for a family that also looks at what it expected to see.
 
-    >>> q = Conjugate.create(2, 2, width=8, key=jax.random.key(0))
-    >>> q.marginal(q.init(jnp.array([0.1, jnp.nan]))).precision.shape
+    >>> from backstream.models import ChaoticRNN
+    >>> p, q = ChaoticRNN.random(2, key=jax.random.key(0)), Conjugate.create(2, 2, width=8, key=jax.random.key(1))
+    >>> q.marginal(q.update(p, q.init(p), jnp.array([0.1, jnp.nan]))).precision.shape
     (2, 2)
     """
 
@@ -67,17 +68,17 @@ class Conjugate(BackwardFamily):
     def obs_dim(self) -> int:
         return int(self.net.in_size)
 
-    def init(self, y, u=None):
-        return self._assimilate(self.dynamics.start(), y)
+    def init(self, p, u=None):
+        return self.dynamics.start()
 
-    def update(self, state, y, u=None):
+    def update(self, p, state, y, u=None):
         return self._assimilate(self.dynamics.predict(state), y)
 
     def marginal(self, state):
         return state.gaussian()
 
-    def potential(self, state, x):
-        return self.dynamics.potential(x)
+    def kernel(self, p, state):
+        return LinearKernel(self.dynamics)
 
     def _assimilate(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
         missing = jnp.isnan(y)

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from backstream.choosing import choose
 from backstream.families.base import BackwardFamily
 from backstream.families.held import Held
-from backstream.families.linear import Filtered, LinearDynamics, Prediction
+from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
 from backstream.families.linearise import Tangent, linearise
 from backstream.families.networks import apart, perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
@@ -68,8 +69,9 @@ class Innovation(BackwardFamily):
     of missing rows, even where A expands.
 
     >>> from backstream.models import ChaoticRNN
-    >>> q = Innovation.from_model(ChaoticRNN.random(3, key=jax.random.key(0)), key=jax.random.key(1))
-    >>> mean, cov = q.marginal(q.init(jnp.array([0.1, jnp.nan, 0.3]))).moments()
+    >>> p = ChaoticRNN.random(3, key=jax.random.key(0))
+    >>> q = Innovation.from_model(p, key=jax.random.key(1))
+    >>> mean, cov = q.marginal(q.update(p, q.init(p), jnp.array([0.1, jnp.nan, 0.3]))).moments()
     """
 
     affine: ClassVar[bool] = True
@@ -161,7 +163,7 @@ class Innovation(BackwardFamily):
         start = linearise(p, u, key=key_scales)
         options: dict[str, Any] = {"width": width, "shared": shared, "key": key_net}
         if tangent:
-            dynamics = Tangent.of(p, start, u)
+            dynamics = Tangent.of(start)
         else:
             A = start.A if full_transition and clock is None else jnp.diag(start.A)
             dynamics = LinearDynamics.create(start.mean0, start.prior_scale, A, start.transition_scale, start.drift(A))
@@ -197,35 +199,42 @@ class Innovation(BackwardFamily):
     def offset(self) -> Float[Array, " dy"] | None:
         return self.seen.value.offset
 
-    def init(self, y, u=None):
+    def init(self, p, u=None):
         own = self.dynamics
-        prediction = (own if isinstance(own, Tangent) else _unmoved(own)).start()
-        return self._condition(prediction, y, self._link(prediction.mean, u, first=True))
+        start = (own if isinstance(own, Tangent) else _unmoved(own)).start()
+        return start._replace(link=self._link(start, u))
 
-    def update(self, state, y, u=None):
-        link = self._link(state.mean, u)
-        return self._condition(self._dynamics(link).predict(state, LEAK), y, link)
+    def update(self, p, state, y, u=None):
+        link = self._link(state, u)
+        if not isinstance(self.dynamics, Tangent):
+            return self._condition(self._dynamics(p, link).predict(state, LEAK), y, link)
+        prediction = choose(  # with its inputs the model may have no transition to the first row
+            state.moves,
+            lambda p, state, link: self._dynamics(p, link).move(state, LEAK),
+            lambda p, state, link: state.unmoved(),
+            *(p, state, link),
+        )
+        return self._condition(prediction, y, link)
 
     def marginal(self, state):
         return state.gaussian()
 
-    def potential(self, state, x):
-        return self._dynamics(state.link).potential(x)
+    def kernel(self, p, state):
+        return LinearKernel(self._dynamics(p, state.link))
 
-    def _link(self, mean: Float[Array, " d"], u: Inputs, first: bool = False) -> Any:
+    def _link(self, state: Filtered, u: Inputs) -> Any:
         """What the dynamics from t − 1 to t depend on: mean of q_{t-1} and inputs, or the time between, or nothing."""
+        dtype = state.mean.dtype
         if isinstance(self.dynamics, Tangent):
-            if first and u is not None and self.dynamics.example is not None:
-                u = self.dynamics.example  # the first may say that no time has passed
-            return mean, jax.tree.map(lambda leaf: _in_precision(jnp.asarray(leaf), mean.dtype), u)
+            return state.mean, jax.tree.map(lambda leaf: _in_precision(jnp.asarray(leaf), dtype), u)
         if self.clock is None:
             return None
-        return jnp.ones((), mean.dtype) if first else jnp.asarray(u[self.clock], mean.dtype)
+        return jnp.where(state.moves, jnp.asarray(u[self.clock], dtype), 1.0)
 
-    def _dynamics(self, link: Any) -> LinearDynamics:
+    def _dynamics(self, p: StateSpaceModel, link: Any) -> LinearDynamics:
         if isinstance(self.dynamics, Tangent):
             mean, u = link
-            return self.dynamics.at(mean, jax.lax.stop_gradient(u))  # which may have no derivative, and needs none
+            return self.dynamics.at(p, mean, jax.lax.stop_gradient(u))  # which may have no derivative, and needs none
         own = _unmoved(self.dynamics)
         return own if link is None else own.over(link)
 

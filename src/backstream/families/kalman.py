@@ -8,14 +8,14 @@ from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.families.covariance import PositiveDefinite
-from backstream.families.linear import Filtered, LinearDynamics, Prediction
+from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
 from backstream.gaussian import cholesky, inverse
 from backstream.models.linear_gaussian import LinearGaussian, Matrices
 from backstream.models.matrices import Matrix, dense, multiply
 
 
 class Kalman(BackwardFamily):
-    """q is the law of X_{0:t} given y_{0:t} in the linear-Gaussian model with parameters λ.
+    """q is the law of X_{0:t} given y_{0:t} in the linear-Gaussian model with parameters λ, which need not be p's.
 
     The state a_t is the Kalman filter and ψ_t(x_prev, x) = N(x; A x_prev, Q). Missing rows and
     missing coordinates are exact, whatever the emission noise. `Kalman.create` takes the arguments of
@@ -23,7 +23,7 @@ class Kalman(BackwardFamily):
 
     >>> model = LinearGaussian.random(3, 2, key=jax.random.key(0))
     >>> q = Kalman.from_model(model)
-    >>> state = q.update(q.init(jnp.zeros(2)), jnp.array([0.1, jnp.nan]))
+    >>> state = q.update(model, q.init(model), jnp.array([0.1, jnp.nan]))
     >>> q.marginal(state).moments()[0].shape
     (3,)
     """
@@ -78,17 +78,17 @@ class Kalman(BackwardFamily):
             self.emission_noise.dense(),
         )
 
-    def init(self, y, u=None):
-        return self._condition(self.dynamics.start(), y)
+    def init(self, p, u=None):
+        return self.dynamics.start()
 
-    def update(self, state, y, u=None):
+    def update(self, p, state, y, u=None):
         return self._condition(self.dynamics.predict(state), y)
 
     def marginal(self, state):
         return state.gaussian()
 
-    def potential(self, state, x):
-        return self.dynamics.potential(x)
+    def kernel(self, p, state):
+        return LinearKernel(self.dynamics)
 
     def _condition(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
         """The site of the observed coordinates: B and y − B m, whitened by R."""

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from backstream.families.covariance import PositiveDefinite, guard
+from backstream.families.kernels import AffinePotential
 from backstream.gaussian import Gaussian, cholesky, inverse, pack, unpack
 from backstream.models.matrices import (
     Matrix,
@@ -33,6 +34,8 @@ class Filtered(NamedTuple):
 
     mean: Float[Array, " d"]
     factor: Float[Array, " d*(d+1)//2"]
+    moves: Bool[Array, ""]
+    """Whether a transition leads to the next row: not before the first."""
     link: Any = None
     """What else ψ_t depends on, where the dynamics are not the same at all times: see `Innovation`."""
 
@@ -44,6 +47,11 @@ class Filtered(NamedTuple):
     def unpacked(self) -> Float[Array, "d d"]:
         """F."""
         return jnp.tril(unpack(self.factor, len(self.mean)))
+
+    def unmoved(self) -> "Prediction":
+        """This law as the one of the next row, with a factor as wide as that of a prediction."""
+        F = self.unpacked()
+        return Prediction(self.mean, jnp.concatenate([F, jnp.zeros_like(F)], axis=1))
 
 
 class Prediction(NamedTuple):
@@ -62,7 +70,7 @@ class Prediction(NamedTuple):
         With its derivative in closed form, as everything that learns differentiates through here.
         """
         mean, F = condition(self.mean, self.factor, W, e)
-        return Filtered(mean, pack(F.T))
+        return Filtered(mean, pack(F.T), jnp.asarray(True))
 
 
 @jax.custom_jvp
@@ -154,11 +162,17 @@ class LinearDynamics(eqx.Module):
         drift = None if self.drift is None else self.drift * jnp.expm1(tau * rate) / jnp.expm1(rate)
         return LinearDynamics(self.mean0, self.prior, jnp.exp(tau * rate), noise, drift)
 
-    def start(self) -> Prediction:
-        """The law of X_0."""
-        return Prediction(self.mean0, self.prior.factor())
+    def start(self) -> Filtered:
+        """The law of X_0, before any row."""
+        return prior_state(self.mean0, self.prior)
 
     def predict(self, filtered: Filtered, leak: float = 0.0) -> Prediction:
+        """The law of X_t before y_t is read: the prior at the first row, and `move` after it. Both are always finite:
+        neither spoils the derivative of the other."""
+        moved = self.move(filtered, leak)
+        return jax.tree.map(lambda a, b: jnp.where(filtered.moves, a, b), moved, filtered.unmoved())
+
+    def move(self, filtered: Filtered, leak: float = 0.0) -> Prediction:
         """N(A μ + drift, A Σ Aᵀ + Q), from the filter N(μ, Σ) at t − 1.
 
         With a `leak` it is multiplied, coordinate by coordinate, with the prior to the power `leak`, so that no
@@ -187,3 +201,17 @@ class LinearDynamics(eqx.Module):
         whitened = self.noise.whiten(dense(self.A))
         root = self.noise.whiten(jnp.eye(self.dim, dtype=whitened.dtype))
         return Gaussian.from_precision((whitened.T @ root) @ centred, whitened.T @ whitened)
+
+
+def prior_state(mean0: Float[Array, " d"], prior: PositiveDefinite) -> Filtered:
+    """The state before the first row."""
+    return Filtered(mean0, pack(prior.factor().T), jnp.asarray(False))
+
+
+class LinearKernel(AffinePotential):
+    """ψ_t(x_prev, x) = N(x; A x_prev + drift, Q)."""
+
+    dynamics: LinearDynamics
+
+    def potential(self, x: Float[Array, " d"]) -> Gaussian:
+        return self.dynamics.potential(x)

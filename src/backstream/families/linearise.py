@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.held import Held
-from backstream.families.linear import LinearDynamics, Prediction
+from backstream.families.linear import Filtered, LinearDynamics, prior_state
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import check_model
 from backstream.models.matrices import multiply
@@ -86,44 +86,36 @@ class Tangent(eqx.Module):
     standard deviations are read, and no correlations."""
 
     held: Held
-    """The model, mean and scales of its prior, the scales of its transition there, and the inputs with which that was
-    read."""
+    """Mean and scales of the model's prior, and the scales of its transition there."""
 
     @classmethod
-    def of(cls, p: StateSpaceModel, start: Linearisation, u: Inputs = None) -> "Tangent":
-        u = jax.tree.map(jnp.asarray, u)
-        return cls(Held.of((p, start.mean0, start.prior_scale, start.transition_scale, u)))
-
-    @property
-    def example(self) -> Inputs:
-        """Inputs with which the state moves."""
-        return self.held.value[4]
+    def of(cls, start: Linearisation) -> "Tangent":
+        return cls(Held.of((start.mean0, start.prior_scale, start.transition_scale)))
 
     @property
     def dim(self) -> int:
-        return self.held.bits[1].shape[-1]
+        return self.held.bits[0].shape[-1]
 
     @property
     def mean0(self) -> Float[Array, " d"]:
-        return self.held.value[1]
+        return self.held.value[0]
 
     @property
     def prior(self) -> PositiveDefinite:
-        return PositiveDefinite.from_scale(self.held.value[2])
+        return PositiveDefinite.from_scale(self.held.value[1])
 
-    def start(self) -> Prediction:
-        """The law of X_0."""
-        return Prediction(self.mean0, self.prior.factor())
+    def start(self) -> Filtered:
+        """The law of X_0, before any row."""
+        return prior_state(self.mean0, self.prior)
 
-    def at(self, x: Float[Array, " d"], u: Inputs) -> LinearDynamics:
+    def at(self, p: StateSpaceModel, x: Float[Array, " d"], u: Inputs) -> LinearDynamics:
         """Slope, drift and scales of the transition at x. Where it has no finite scale, that at the prior mean."""
-        p, _, _, otherwise, _ = self.held.value
 
         def moved(x):
             return _location(p.transition(x, u)).astype(x.dtype)
 
         A, scale = jax.jacfwd(moved)(x), _scale(p.transition(x, u)).astype(x.dtype)
-        noise = PositiveDefinite.from_scale(jnp.where(jnp.isfinite(scale), scale, otherwise))
+        noise = PositiveDefinite.from_scale(jnp.where(jnp.isfinite(scale), scale, self.held.value[2]))
         return LinearDynamics(self.mean0, self.prior, A, noise, moved(x) - A @ x)
 
 

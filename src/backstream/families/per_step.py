@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.families.covariance import PositiveDefinite
+from backstream.families.kernels import FreePotential
 from backstream.families.networks import perceptron
 from backstream.gaussian import Gaussian
 from backstream.models.matrices import require_positive
@@ -21,8 +22,9 @@ class PerStep(BackwardFamily):
     carried from t − 1 keeps q_{t-1} as it was when its own parameters were learned. y is read by the objective
     only, not by q.
 
-    >>> q = PerStep.create(2, 3, key=jax.random.key(0))
-    >>> q.marginal(q.init(jnp.zeros(3))).moments()[0]
+    >>> from backstream.models import LinearGaussian
+    >>> p, q = LinearGaussian.random(2, 3, key=jax.random.key(0)), PerStep.create(2, 3, key=jax.random.key(1))
+    >>> q.marginal(q.init(p)).moments()[0]
     Array([0., 0.], dtype=float32)
     """
 
@@ -72,15 +74,25 @@ class PerStep(BackwardFamily):
     def obs_dim(self) -> int:
         return self.num_columns
 
-    def init(self, y, u=None):
+    def init(self, p, u=None):
         precision = jnp.exp(-2 * self.log_std)
         return Gaussian.from_precision(precision * self.mean, jnp.diag(precision))
 
-    def update(self, state, y, u=None):
-        return self.init(y, u)
+    def update(self, p, state, y, u=None):
+        return self.init(p, u)
 
     def marginal(self, state):
         return state
 
-    def potential(self, state, x):
+    def kernel(self, p, state):
+        return NetworkMean(self.net, self.precision)
+
+
+class NetworkMean(FreePotential):
+    """ψ_t with η̃1 a network of x and a constant precision."""
+
+    net: eqx.nn.MLP
+    precision: PositiveDefinite
+
+    def potential(self, x: Float[Array, " d"]) -> Gaussian:
         return Gaussian.from_precision(self.net(x), self.precision.dense())

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.families.covariance import PositiveDefinite, guard
+from backstream.families.kernels import FreePotential
 from backstream.families.networks import perceptron
 from backstream.gaussian import Gaussian
 from backstream.models.matrices import require_positive
@@ -35,9 +36,11 @@ class Recurrent(BackwardFamily):
     has a full precision matrix, or a diagonal one; ψ_t(·, x) has a diagonal precision that depends on x, as η̃1
     does.
 
-    >>> q = Recurrent.create(2, 3, width=16, key=jax.random.key(0))
-    >>> state = q.update(q.init(jnp.zeros(3)), jnp.array([1.0, jnp.nan, 2.0]))
-    >>> q.potential(state, jnp.zeros(2)).dim
+    >>> from backstream.models import LinearGaussian
+    >>> p = LinearGaussian.random(2, 3, key=jax.random.key(0))
+    >>> q = Recurrent.create(2, 3, width=16, key=jax.random.key(1))
+    >>> state = q.update(p, q.init(p), jnp.array([1.0, jnp.nan, 2.0]))
+    >>> q.kernel(p, state).potential(jnp.zeros(2)).dim
     2
     """
 
@@ -93,10 +96,10 @@ class Recurrent(BackwardFamily):
     def obs_dim(self) -> int:
         return self.log_obs_scale.shape[-1]
 
-    def init(self, y, u=None):
-        return self.update(self.first, y, u)
+    def init(self, p, u=None):
+        return self.first
 
-    def update(self, state, y, u=None):
+    def update(self, p, state, y, u=None):
         missing = jnp.isnan(y)
         squashed = jnp.arcsinh(jnp.where(missing, 0.0, y) * jnp.exp(-self.log_obs_scale))
         return self.cell(jnp.concatenate([squashed, missing.astype(y.dtype)]), state)
@@ -109,7 +112,17 @@ class Recurrent(BackwardFamily):
         matrix = guard(precision.dense())
         return Gaussian.from_precision(matrix @ mean, matrix)
 
-    def potential(self, state, x):
+    def kernel(self, p, state):
+        return NetworkPotential(self.potential_net, self.log_state_scale)
+
+
+class NetworkPotential(FreePotential):
+    """ψ_t(·, x) with η̃1 and a diagonal precision that are both a network of x."""
+
+    net: eqx.nn.MLP
+    log_state_scale: Float[Array, " d"]
+
+    def potential(self, x: Float[Array, " d"]) -> Gaussian:
         scale = jnp.exp(self.log_state_scale)
-        eta1, raw = jnp.split(self.potential_net(x / scale), 2)
+        eta1, raw = jnp.split(self.net(x / scale), 2)
         return Gaussian.from_precision(eta1 / scale, jnp.diag(jax.nn.softplus(raw) / scale**2))

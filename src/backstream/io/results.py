@@ -117,20 +117,21 @@ class Run:
         """The states behind each row of a source given the rows up to it, under what was learned in the end. A
         source is a file, an array, a table, or what `data` returned."""
         batch = source if isinstance(source, Batch) else self.data(source)
-        return self._by_stream(batch, lambda q, ys, inputs, _: posterior.filter(q, ys, inputs))
+        return self._by_stream(batch, lambda p, q, ys, inputs, _: posterior.filter(p, q, ys, inputs))
 
     def smooth(self, source: Any) -> posterior.Marginals:
         """The states behind all of a source given all of it, under what was learned."""
         batch = source if isinstance(source, Batch) else self.data(source)
         return self._by_stream(
-            batch, lambda q, ys, inputs, length: posterior.smooth(q, ys, inputs, key=self._key(1), length=length)
+            batch,
+            lambda p, q, ys, inputs, length: posterior.smooth(p, q, ys, inputs, key=self._key(1), length=length),
         )
 
     def _by_stream(self, batch: Batch, law: Callable[..., posterior.Marginals]) -> posterior.Marginals:
         """The law of each row, in the order of the rows; where there are many streams, for each by itself. Rows that
         cannot be used are NaN, and `warnings` says why."""
         if batch.keys is None:
-            return law(self.learned.q, batch.ys, batch.inputs, None)
+            return law(self.learned.model, self.learned.q, batch.ys, batch.inputs, None)
         d, fleet = self.learned.q.state_dim, None if self.config.fleet.common else self.learned.fleet
         laws = [np.full((len(batch.ys), *shape), np.nan, batch.ys.dtype) for shape in ((d,), (d, d))]
         for row, problem in (batch.problems or {}).items():
@@ -140,8 +141,12 @@ class Run:
             if fleet is not None and name not in fleet.members:
                 self._warn(f"{self.path} holds nothing of the stream {name!r}: it has ended, or was never there.")
                 continue
-            q = self.learned.q if fleet is None else self.stream(name).average
-            found = law(q, *_filled_up(batch.ys[rows], None if batch.inputs is None else batch.inputs[rows]), len(rows))
+            p, q = self.learned.model, self.learned.q
+            if fleet is not None:
+                state = self.stream(name)
+                p, q = fleet.panel.learner.current_model(state), state.average
+            data = _filled_up(batch.ys[rows], None if batch.inputs is None else batch.inputs[rows])
+            found = law(p, q, *data, len(rows))
             for whole, part in zip(laws, found, strict=True):
                 whole[rows] = np.asarray(part)[: len(rows)]
         return posterior.Marginals(*map(jnp.asarray, laws))

@@ -38,7 +38,7 @@ class LearnerState(NamedTuple):
     carry: PyTree
     """The estimator's."""
     filtered: PyTree
-    """a_t under the averaged λ."""
+    """a_t under the averaged λ, with the model at the averaged θ."""
     refused: Array
     """How many observations have been refused, and how many of them just now, in a row."""
     refused_in_a_row: Array
@@ -128,7 +128,7 @@ class OnlineLearner(eqx.Module):
 
     def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, PyTree]:
         """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
-        under the averaged λ. It is the first where t is 0, and nothing else of the state is then looked at."""
+        under the averaged λ and θ. It is the first where t is 0: carry and filtered state are then not looked at."""
         p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
         start = (state.t == 0) | (state.refused_in_a_row >= self.patience)
         carry, estimate = branch(
@@ -137,13 +137,14 @@ class OnlineLearner(eqx.Module):
             lambda estimator, p, q, carry, y, u, key: estimator.step(p, q, carry, y, u, key=key),
             *(self.estimator, p, state.q, state.carry, y, u, key),
         )
-        filtered = branch(
+        p = self.current_model(state)
+        before = branch(
             state.t == 0,
-            lambda q, filtered, y, u: q.init(y, u),
-            lambda q, filtered, y, u: q.update(filtered, y, u),
-            *(state.average, state.filtered, y, u),
+            lambda p, q, filtered, u: q.init(p, u),
+            lambda p, q, filtered, u: filtered,
+            *(p, state.average, state.filtered, u),
         )
-        return carry, estimate, filtered
+        return carry, estimate, _filtered(p, state.average, before, y, u)
 
     def _ascend(self, state, carry, estimate: OnlineEstimate, filtered) -> tuple[LearnerState, Info]:
         moved, finite = self._move(state, estimate.increment)
@@ -189,8 +190,6 @@ class OnlineLearner(eqx.Module):
     def _settle(self, state, carry, estimate: OnlineEstimate, filtered, finite) -> tuple[LearnerState, Info]:
         """The stream's own part of the state after one observation, and what is told of it."""
         carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
-        keep_filtered = _all_finite(filtered)
-        filtered = jax.tree.map(lambda a, b: jnp.where(keep_filtered, a, b), filtered, state.filtered)
         mean, cov = state.average.marginal(filtered).moments()
         info = Info(
             state.t,
@@ -257,7 +256,8 @@ def _first(learner: OnlineLearner, q, y, u, key):
     if learner.model_optimiser is not None:
         theta = learner._parameters().unconstrained()
         model_optimiser = learner.model_optimiser.init(theta)
-    carry, estimate = learner.estimator.init(learner._model(theta), q, y, u, key=jax.random.fold_in(key, 0))
+    p = learner._model(theta)
+    carry, estimate = learner.estimator.init(p, q, y, u, key=jax.random.fold_in(key, 0))
     zero = jnp.zeros((), jnp.uint32)
     state = LearnerState(
         zero,
@@ -269,7 +269,7 @@ def _first(learner: OnlineLearner, q, y, u, key):
         learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
         model_optimiser,
         carry,
-        q.init(y, u),
+        _filtered(p, q, q.init(p, u), y, u),
         zero,
         zero,
     )
@@ -299,6 +299,13 @@ def blank_infos(length: int, dim: int, dtype) -> Info:
     number, vector = jnp.zeros(length, dtype), jnp.zeros((length, dim), dtype)
     t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)
     return Info(t, number, number, number, number, refused, vector, vector)
+
+
+def _filtered(p: StateSpaceModel, q: BackwardFamily, before: PyTree, y: Array, u: Any) -> PyTree:
+    """The state after one more row, or that before it where it would not be finite."""
+    after = q.update(p, before, y, u)
+    finite = _all_finite(after)
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), after, before)
 
 
 def _all_finite(tree: PyTree) -> Array:

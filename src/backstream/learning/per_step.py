@@ -114,16 +114,17 @@ def _first(learner, q, y, u, key):
 
 def _read(learner, state, y, u):
     p, key = learner.model, jax.random.fold_in(state.key, state.t)
-    before = state.q.init(y, u)  # a_{t-1}, which is q_{t-1} itself
+    before = state.q.init(p, u)  # a_{t-1}, which is q_{t-1} itself
     start = _predict(p, state.q, before, u)
 
     def estimate(q, key):
         return learner.estimator.step(p, q, state.carry, y, u, key=key)
 
     q, (carry, found) = learner._ascend(start, estimate, key)
-    now = q.init(y, u)
+    now = q.init(p, u)
+    kernel = q.kernel(p, now)
     xi = q.marginal(now).sample((DRAWS,), key=jax.random.fold_in(key, learner.num_updates + 1))
-    kernel_means = jax.vmap(lambda x: (q.marginal(before) * q.potential(now, x)).moments()[0])
+    kernel_means = jax.vmap(lambda x: (q.marginal(before) * kernel.potential(x)).moments()[0])
     previous_mean = kernel_means(xi).mean(0)
     info = PerStepInfo(q.mean, jnp.exp(q.log_std), previous_mean, found.increment.elbo)
     return PerStepState(state.t + 1, state.key, q, carry), info
