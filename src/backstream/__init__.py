@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Increment,
         KernelRidge,
         LeaveOneOut,
+        LogScore,
         MomentCorrected,
         Network,
         NoBaseline,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from backstream.families import (
         BackwardFamily,
         Conjugate,
+        Guided,
         Innovation,
         Kalman,
         PerStep,
@@ -119,6 +121,7 @@ _ROOMS = {
     "families": (
         "BackwardFamily",
         "Conjugate",
+        "Guided",
         "Innovation",
         "Kalman",
         "PerStep",
@@ -139,6 +142,7 @@ _ROOMS = {
         "Increment",
         "KernelRidge",
         "LeaveOneOut",
+        "LogScore",
         "MomentCorrected",
         "Network",
         "NoBaseline",

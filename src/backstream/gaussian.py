@@ -98,6 +98,15 @@ def _cholesky_jvp(primals, tangents):
     return L, L @ (half * (X @ tangents[0] @ X.T))
 
 
+def scaled_cholesky(cov: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """A lower factor that no units upset, and no singular covariance: the factor of the correlations, scaled back."""
+    d, info = len(cov), jnp.finfo(cov.dtype)
+    scale = jnp.sqrt(jnp.maximum(jnp.diagonal(cov), info.tiny * 1e4))
+    correlation = cov / scale[:, None] / scale
+    correlation = 0.5 * (correlation + correlation.T) + 4 * d * info.eps * jnp.eye(d, dtype=cov.dtype)
+    return scale[:, None] * jnp.linalg.cholesky(correlation)
+
+
 def invert(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The inverse of L Lᵀ, for a lower-triangular L."""
     X = inverse(factor)

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 
 from backstream.families.backward import AffineKernel, Chain, backward_chain, filter_states, sample_chain
 from backstream.families.base import BackwardFamily, Inputs
-from backstream.gaussian import Gaussian
+from backstream.gaussian import Gaussian, scaled_cholesky
 from backstream.models.base import StateSpaceModel
 from backstream.models.matrices import known
 
@@ -175,16 +175,15 @@ def forecast(
     _checked_number("horizon", horizon)
     _checked_number("num_samples", num_samples)
     _check_inputs(inputs, horizon)
-    if isinstance(law, Marginals):
-        law = Gaussian.from_moments(law.mean[-1], law.cov[-1])
-    return _forecast(p, law, horizon, num_samples, inputs, key)
+    mean, cov = (law.mean[-1], law.cov[-1]) if isinstance(law, Marginals) else law.moments()
+    return _forecast(p, mean, cov, horizon, num_samples, inputs, key)
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
 @eqx.filter_jit
 def _filter(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
     states = filter_states(p, q, ys, inputs)
-    return Marginals(*jax.vmap(lambda state: q.marginal(state).moments())(states))
+    return Marginals(*jax.vmap(q.moments)(states))
 
 
 def _chain(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Chain:
@@ -199,17 +198,18 @@ def _push_back(kernel: AffineKernel, mean: Float[Array, " d"], cov: Float[Array,
 @eqx.filter_jit
 def _smooth(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, length: Array | None) -> Marginals:
     chain = _chain(p, q, ys, inputs)
-    last = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).moments()
+    filtered = jax.vmap(q.moments)(chain.states)
+    last = jax.tree.map(lambda leaf: leaf[-1], filtered)
 
     def back(after, scanned):
-        counts, kernel, marginal = scanned
+        counts, kernel, here = scanned
         moments = _push_back(kernel, *after)
         if length is not None:  # the backward chain starts at the last row that counts
-            moments = jax.tree.map(lambda a, b: jnp.where(counts, a, b), moments, marginal.moments())
+            moments = jax.tree.map(lambda a, b: jnp.where(counts, a, b), moments, here)
         return moments, moments
 
     counts = jnp.arange(len(ys) - 1) < (len(ys) if length is None else length) - 1
-    before = jax.tree.map(lambda leaf: leaf[:-1], chain.marginals)
+    before = jax.tree.map(lambda leaf: leaf[:-1], filtered)
     _, earlier = jax.lax.scan(back, last, (counts, chain.kernels, before), reverse=True)
     return Marginals(*jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), earlier, last))
 
@@ -217,8 +217,8 @@ def _smooth(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, le
 @eqx.filter_jit
 def _one_step(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
     chain = _chain(p, q, ys, inputs)
-    after = jax.tree.map(lambda leaf: leaf[1:], chain.marginals)
-    return Marginals(*jax.vmap(lambda kernel, law: _push_back(kernel, *law.moments()))(chain.kernels, after))
+    after = jax.vmap(q.moments)(jax.tree.map(lambda leaf: leaf[1:], chain.states))
+    return Marginals(*jax.vmap(_push_back)(chain.kernels, *after))
 
 
 @eqx.filter_jit
@@ -249,7 +249,7 @@ def _sample(
 
 @eqx.filter_jit
 def _forecast(
-    p: StateSpaceModel, law: Gaussian, horizon: int, num_samples: int, inputs: Inputs, key: Array
+    p: StateSpaceModel, mean: Array, cov: Array, horizon: int, num_samples: int, inputs: Inputs, key: Array
 ) -> Forecast:
     def one(x, key):
         def advance(x, scanned):
@@ -261,7 +261,7 @@ def _forecast(
         return jax.lax.scan(advance, x, (jax.random.split(key, horizon), inputs))[1]
 
     key_now, key_next = jax.random.split(key)
-    now = law.sample((num_samples,), key=key_now)
+    now = mean + jax.random.normal(key_now, (num_samples, len(mean)), mean.dtype) @ scaled_cholesky(cov).T
     states, observations = jax.vmap(one)(now, jax.random.split(key_next, num_samples))
     return Forecast(Draws(states), Draws(observations))
 

@@ -6,6 +6,7 @@ from .baselines import LeaveOneOut, NoBaseline, SameSample
 from .corrected import MomentCorrected, Quadratic
 from .exact import Exact
 from .functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
+from .log_score import LogScore
 from .objectives import Increment, Renewal
 from .pathwise import RecursivePathwise
 from .regression import Regression
@@ -31,6 +32,7 @@ __all__ = [
     "Increment",
     "KernelRidge",
     "LeaveOneOut",
+    "LogScore",
     "MomentCorrected",
     "Network",
     "NoBaseline",

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from backstream.families.base import BackwardFamily
+from backstream.families.base import BackwardFamily, State
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_model, check_observations
 
@@ -66,6 +66,18 @@ class OnlineEstimator(eqx.Module):
         key: Array,
     ) -> tuple[Carry, OnlineEstimate]:
         """Each later one."""
+
+    survives: ClassVar[bool] = False
+    """Whether a carry is good even where its estimate is not finite, so that the stream goes on from there."""
+
+    @property
+    def learns_family(self) -> bool:
+        """Whether there is a gradient in λ."""
+        return True
+
+    def fixed_filter(self, carry: Carry) -> State | None:
+        """a_t, for an estimator under which neither λ nor θ ever moves; None for all others."""
+        return None
 
 
 def require_amortised(q: BackwardFamily) -> None:

@@ -1,7 +1,8 @@
-"""Variational families q^λ, all behind the four methods of `BackwardFamily`."""
+"""Variational families q^λ, all behind the methods of `BackwardFamily`."""
 
-from backstream.families.base import BackwardFamily
+from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.conjugate import Conjugate
+from backstream.families.guided import Guided
 from backstream.families.innovation import Innovation
 from backstream.families.kalman import Kalman
 from backstream.families.kernels import AffineKernel, AffinePotential, FreePotential, Kernel
@@ -16,12 +17,14 @@ __all__ = [
     "BackwardFamily",
     "Conjugate",
     "FreePotential",
+    "Guided",
     "Innovation",
     "Kalman",
     "Kernel",
     "LinearDynamics",
     "PerStep",
     "Recurrent",
+    "ScoringFamily",
     "Tangent",
     "TanhCell",
 ]

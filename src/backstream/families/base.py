@@ -26,7 +26,7 @@ class BackwardFamily(eqx.Module):
     first row may be such that the transition has no density, no derivative or no value there (no time has passed): an
     `update` that reads it computes it with `choosing.choose`, so that this reaches neither values nor derivatives.
 
-    Estimators use these four methods and nothing else.
+    Estimators use these five methods and nothing else.
     """
 
     affine: eqx.AbstractClassVar[bool]
@@ -57,5 +57,17 @@ class BackwardFamily(eqx.Module):
         """q_t, with natural parameter η_t; the prior, or what stands for it, before the first row."""
 
     @abstractmethod
+    def moments(self, state: State) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+        """Mean and covariance of q_t. They exist where a density does not: the covariance may be singular."""
+
+    @abstractmethod
     def kernel(self, p: StateSpaceModel, state: State) -> Kernel:
         """q_{t-1|t}, from a_t. There is none at the first row: what is returned there is not used."""
+
+
+class ScoringFamily(BackwardFamily):
+    """A family whose update also says how probable the row was, given those before it."""
+
+    @abstractmethod
+    def log_score(self, state: State) -> Float[Array, ""]:
+        """log p(y_t | y_{0:t-1}) as q sees it, from its prediction of the row; 0 for a row that is missing."""

@@ -77,6 +77,9 @@ class Conjugate(BackwardFamily):
     def marginal(self, state):
         return state.gaussian()
 
+    def moments(self, state):
+        return self.marginal(state).moments()
+
     def kernel(self, p, state):
         return LinearKernel(self.dynamics)
 

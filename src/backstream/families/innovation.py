@@ -219,6 +219,9 @@ class Innovation(BackwardFamily):
     def marginal(self, state):
         return state.gaussian()
 
+    def moments(self, state):
+        return self.marginal(state).moments()
+
     def kernel(self, p, state):
         return LinearKernel(self._dynamics(p, state.link))
 

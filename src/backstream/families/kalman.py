@@ -87,6 +87,9 @@ class Kalman(BackwardFamily):
     def marginal(self, state):
         return state.gaussian()
 
+    def moments(self, state):
+        return self.marginal(state).moments()
+
     def kernel(self, p, state):
         return LinearKernel(self.dynamics)
 

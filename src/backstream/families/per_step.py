@@ -84,6 +84,9 @@ class PerStep(BackwardFamily):
     def marginal(self, state):
         return state
 
+    def moments(self, state):
+        return self.marginal(state).moments()
+
     def kernel(self, p, state):
         return NetworkMean(self.net, self.precision)
 

@@ -112,6 +112,9 @@ class Recurrent(BackwardFamily):
         matrix = guard(precision.dense())
         return Gaussian.from_precision(matrix @ mean, matrix)
 
+    def moments(self, state):
+        return self.marginal(state).moments()
+
     def kernel(self, p, state):
         return NetworkPotential(self.potential_net, self.log_state_scale)
 

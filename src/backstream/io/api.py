@@ -49,7 +49,7 @@ def stream(
     config = Config(
         precision=precision,
         model=describe(model),
-        learning=(settings or Settings()).settled(),
+        learning=settings or Settings(),
         columns=opened.columns,
         saving=saving or Saving(),
         fleet=fleet or FleetSettings(),

@@ -82,12 +82,12 @@ class Run:
         learner = prepared.watched.learner
         if fleet is None:
             state = checkpoint.tree.learner
-            return Learned(checkpoint.position, learner.current_model(state), state.average, state)
+            return Learned(checkpoint.position, learner.current_model(state), state.result(), state)
         fleet.restore(checkpoint.tree, checkpoint.record["fleet"])
         state = fleet.state.common
         if state is None:
             return Learned(checkpoint.position, model, prepared.q, None, fleet)
-        return Learned(checkpoint.position, learner.current_model(state), state.average, state, fleet)
+        return Learned(checkpoint.position, learner.current_model(state), state.result(), state, fleet)
 
     def stream(self, name: str) -> LearnerState:
         """One of many streams, as its learner alone would have it: its `average`, its `filtered` state."""
@@ -144,7 +144,7 @@ class Run:
             p, q = self.learned.model, self.learned.q
             if fleet is not None:
                 state = self.stream(name)
-                p, q = fleet.panel.learner.current_model(state), state.average
+                p, q = fleet.panel.learner.current_model(state), state.result()
             data = _filled_up(batch.ys[rows], None if batch.inputs is None else batch.inputs[rows])
             found = law(p, q, *data, len(rows))
             for whole, part in zip(laws, found, strict=True):
@@ -170,7 +170,8 @@ class Run:
             state = self.stream(stream)
             model = learned.fleet.panel.learner.current_model(state)
         assert state is not None
-        law = state.average.marginal(state.filtered)
+        mean, cov = state.result().moments(state.result_state())
+        law = posterior.Marginals(mean[None], cov[None])
         return posterior.forecast(model, law, horizon, num_samples, inputs, key=self._key(2))
 
     def _key(self, purpose: int) -> jax.Array:

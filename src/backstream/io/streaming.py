@@ -76,7 +76,7 @@ def prepare(model: StateSpaceModel, config: Config) -> Prepared:
             f"The model observes {shape.obs_dim} columns, but the source gives {len(columns.observed)} "
             f"({', '.join(columns.observed)}): choose them by name, or change the model's dimension."
         )
-    watched, q, key = build(model, config.learning, u, len(columns.inputs) if columns.elapsed else None)
+    watched, q, key = build(model, config.learning, u)
     return Prepared(watched, q, key, (np.zeros((1, shape.obs_dim), dtype), None if u is None else u[None]))
 
 

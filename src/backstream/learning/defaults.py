@@ -1,33 +1,47 @@
 """The learner that the evidence recommends, see docs/decisions.md, and how to build it from a few settings."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from backstream.estimators import FixedLag, Forward, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
-from backstream.families import BackwardFamily, Innovation
+from backstream.estimators import FixedLag, Forward, LogScore, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
+from backstream.families import BackwardFamily, Conjugate, Guided, Recurrent
 from backstream.models.base import StateSpaceModel
+from backstream.models.density import check_model
 
 from .monitor import Monitor
 from .online import OnlineLearner
 from .watched import WatchedLearner
 
-RATES = {"window": 3e-3, "recursion": 1e-3}
+RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
 LEAST = {"lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
+MOST_SCORED = 64
+"""Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
+
+Family = Literal["guided", "conjugate", "recurrent"]
+Method = Literal["log-score", "window", "recursion"]
 
 
 @dataclass(frozen=True)
 class Settings:
     """What can be set about learning without writing Python. Built by `build`, written down with every run."""
 
-    method: Literal["window", "recursion"] = "window"
-    """Where the gradient comes from: trajectories over a window, or the paper's recursion, for long memories."""
+    family: Family = "guided"
+    """The posterior: `guided` reads the model at every row; `conjugate` and `recurrent` are the paper's, which learn all
+    that they know from the stream."""
+    learn: bool = True
+    """Whether the posterior learns. A guided one is good before it has: without learning a row costs microseconds."""
+    method: Method | None = None
+    """Where the gradient comes from: the log score of each row, trajectories over a window, or the paper's recursion. By
+    default the log score for a guided posterior (a window where the model has many parameters to learn), the window for
+    others."""
     lag: int = 16
     """Observations in the window."""
     trajectories: int = 4
@@ -37,80 +51,97 @@ class Settings:
     gamma: float = 0.8
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float | None = None
-    """The step size of Adam, which falls to a tenth over the first 270 000 observations. None is that of the method:
-    3e-3 for the window, 1e-3 for the recursion, which a larger one makes unstable while it learns dynamics."""
+    """The step size of Adam, which falls to a tenth over the first 270 000 observations. By default 1e-2 for the log score,
+    3e-3 for the window, 1e-3 for the recursion."""
     width: int = 64
-    """Hidden units of the family's network."""
-    shared: bool = False
-    """Whether one network serves all columns, which then should be alike, and the dynamics are those of the model as
-    given, linearised where the filter is, and not learned: quick to learn, and the choice for many columns."""
+    """Hidden units of the network of a conjugate or recurrent family."""
     seed: int = 0
     """Of the family's start and of every draw."""
     learn_model: bool = False
     """Whether θ is learned too."""
-    model_rate: float = 1e-3
+    model_rate: float = 1e-2
     """The step size of Adam for θ."""
     monitor_every: int = 500
     """How many observations the monitor looks at each time."""
 
     def __post_init__(self):
-        if self.method not in ("window", "recursion"):
-            raise ValueError(f"method must be 'window' or 'recursion', not {self.method!r}.")
+        for name, choices in (("family", get_args(Family)), ("method", (None, *get_args(Method)))):
+            if getattr(self, name) not in choices:
+                named = ", ".join(repr(choice) for choice in choices if choice is not None)
+                raise ValueError(f"{name} must be one of {named}, not {getattr(self, name)!r}.")
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
-        if self.shared and self.learn_model:
-            raise ValueError("shared takes its dynamics from the model as given: it cannot go with learn_model.")
+        if self.method == "log-score" and self.family != "guided":
+            raise ValueError(f"The family {self.family!r} has no log score: choose the method 'window' or 'recursion'.")
+        if not self.learn and (self.learn_model or self.family != "guided"):
+            what = "the model" if self.learn_model else f"a {self.family} posterior"
+            raise ValueError(f"Without learning there is nothing that could find {what}: leave learn at True.")
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie between 0 and 1, not at {self.gamma}.")
-        for name, value in (("rate", self.step_size()), ("model_rate", self.model_rate)):
-            if not (value > 0 and math.isfinite(value)):
+        for name in ("rate", "model_rate"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a positive number, not {value}.")
 
-    def step_size(self) -> float:
-        return RATES["window" if self.shared else self.method] if self.rate is None else self.rate
-
-    def settled(self) -> "Settings":
-        """With nothing left to the method: what a run writes down."""
-        return replace(self, rate=self.step_size())
-
-    def estimator(self) -> OnlineEstimator:
-        if self.method == "window":
-            return FixedLag(self.lag, self.trajectories, learn_model=self.learn_model)
-        return RecursiveScore(
-            self.particles,
-            MomentCorrected(),
-            Forward(self.gamma),
-            objective=Renewal(self.gamma),
-            learn_model=self.learn_model,
-        )
+    def method_for(self, p: StateSpaceModel) -> Method:
+        if self.method is not None:
+            return self.method
+        if self.family != "guided":
+            return "window"
+        size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(p, eqx.is_inexact_array)))
+        return "window" if self.learn_model and size > MOST_SCORED else "log-score"
 
 
-def default_learner(p: StateSpaceModel, settings: Settings | None = None) -> OnlineLearner:
-    """Reparameterised trajectories over a sliding window, Adam with clipped gradients, averaged iterates.
+def default_learner(p: StateSpaceModel, settings: Settings | None = None, *, exact: bool = False) -> OnlineLearner:
+    """Adam with clipped gradients and averaged iterates, on the gradient that the settings choose.
 
     The rate falls like 1/(1 + t/30 000), to a tenth of what it was: fast at first, and never so slow that a change of
-    regime goes unlearned.
+    regime goes unlearned. With an `exact` family there is nothing to learn in λ.
     """
     settings = Settings() if settings is None else settings
     model_optimiser = _optimiser(settings.model_rate) if settings.learn_model else None
-    return OnlineLearner(p, settings.estimator(), _optimiser(settings.step_size()), model_optimiser)
+    method = settings.method_for(p)
+    rate = RATES[method] if settings.rate is None else settings.rate
+    return OnlineLearner(p, _estimator(settings, method, exact), _optimiser(rate), model_optimiser)
 
 
-def build(
-    p: StateSpaceModel, settings: Settings, u: Any = None, clock: int | None = None
-) -> tuple[WatchedLearner, BackwardFamily, Array]:
+def _estimator(settings: Settings, method: Method, exact: bool) -> OnlineEstimator:
+    if not settings.learn:
+        return LogScore(learn_family=False)
+    if method == "log-score":
+        return LogScore(settings.learn_model, learn_family=not exact)
+    if method == "window":
+        return FixedLag(settings.lag, settings.trajectories, learn_model=settings.learn_model)
+    return RecursiveScore(
+        settings.particles,
+        MomentCorrected(),
+        Forward(settings.gamma),
+        objective=Renewal(settings.gamma),
+        learn_model=settings.learn_model,
+    )
+
+
+def build(p: StateSpaceModel, settings: Settings, u: Any = None) -> tuple[WatchedLearner, BackwardFamily, Array]:
     """The default learner with its monitor, the family it starts from, and the key of its draws.
 
-    `u` is an example of the model's inputs, if it has any, `clock` the place in it of the time since the last
-    observation. The same model and settings give the same bits.
+    `u` holds the inputs of the first row, if the model has any. The same model and settings give the same bits.
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
-    shared = settings.shared
-    q = Innovation.from_model(p, settings.width, u, clock=clock, shared=shared, tangent=shared, key=key_family)
-    return WatchedLearner(default_learner(p, settings), Monitor(window=settings.monitor_every)), q, key_learner
+    q = _family(p, settings, u, key_family)
+    learner = default_learner(p, settings, exact=isinstance(q, Guided) and q.exact)
+    return WatchedLearner(learner, Monitor(window=settings.monitor_every)), q, key_learner
+
+
+def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array) -> BackwardFamily:
+    if settings.family == "guided":
+        return Guided.from_model(p, u)
+    shape = check_model(p, u)
+    if settings.family == "conjugate":
+        return Conjugate.create(shape.state_dim, shape.obs_dim, settings.width, key=key)
+    return Recurrent.create(shape.state_dim, shape.obs_dim, settings.width, key=key)
 
 
 def falling(rate: float, halved_after: float = 30_000.0, floor: float = 0.1) -> optax.Schedule:

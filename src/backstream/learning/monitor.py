@@ -73,7 +73,7 @@ class Monitor(eqx.Module):
 
     def begin(self, state: LearnerState) -> "Watch":
         """Starts to watch a stream from a state of its learner."""
-        return Watch.begin(_copy(state.filtered))
+        return Watch.begin(_copy(state.result_state()))
 
     def look(
         self,
@@ -90,7 +90,7 @@ class Monitor(eqx.Module):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 1)
         now, average = (
             np.asarray(_unbiased(p, q, watch.anchor, ys, inputs, self.num_trajectories, key)) / len(ys)
-            for q in (state.q, state.average)
+            for q in (state.q, state.result())
         )
         with np.errstate(invalid="ignore"):  # an observation may be beyond all numbers, and the ELBO −∞
             unbiased, error, elbo = now.mean(), now.std(ddof=1) / np.sqrt(len(now)), float(np.mean(infos.elbo))
@@ -128,7 +128,7 @@ class Monitor(eqx.Module):
             refused,
             tuple(warnings),
         )
-        return watch.next(_copy(state.filtered), reached), report
+        return watch.next(_copy(state.result_state()), reached), report
 
 
 class Watch(NamedTuple):

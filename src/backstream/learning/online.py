@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
 from backstream.estimators.branching import branch
 from backstream.estimators.compiling import compiled
-from backstream.families.base import BackwardFamily
+from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_model, check_observations
 
@@ -43,10 +43,46 @@ class LearnerState(NamedTuple):
     """How many observations have been refused, and how many of them just now, in a row."""
     refused_in_a_row: Array
 
+    def result(self) -> BackwardFamily:
+        """What is reported: q with the averaged λ, or as it was before it learned, whichever predicts the rows better."""
+        if self.unlearned is None:
+            return self.average
+        return self.unlearned.choose(self.average, self.unlearned.q)
+
+    def result_state(self) -> PyTree:
+        """a_t of the result."""
+        return self.filtered if self.unlearned is None else self.unlearned.choose(self.filtered, self.unlearned.state)
+
+
+class Unlearned(NamedTuple):
+    """The family that a learner started from, which reads the same rows."""
+
+    q: BackwardFamily
+    state: PyTree
+    """a_t under its λ."""
+    advantage: Array
+    """By how much the learned family's log score is better, in nats per row: a running mean over the latest HORIZON."""
+
+    def choose(self, learned: PyTree, unlearned: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda a, b: jnp.where(self.advantage > 0, a, b) if eqx.is_array(a) else a, learned, unlearned
+        )
+
+    def next(self, t: Array, state: PyTree, learned_score: Array) -> "Unlearned":
+        """After one more row."""
+        gain = learned_score - self.q.log_score(state)
+        weight = jnp.maximum(1 / (t + 1.0), 1 / HORIZON).astype(self.advantage.dtype)
+        advantage = self.advantage + jnp.where(jnp.isfinite(gain), weight * (gain - self.advantage), 0.0)
+        return Unlearned(self.q, state, advantage)
+
+
+HORIZON = 1000
+
 
 class Info(NamedTuple):
-    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t under
-    the averaged λ; `refused` says that the update was not finite and was not made."""
+    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the result;
+    `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the family
+    has none; `refused` says that the update was not finite and was not made."""
 
     t: Array
     elbo: Array
@@ -56,6 +92,7 @@ class Info(NamedTuple):
     refused: Array
     mean: Float[Array, " d"]
     std: Float[Array, " d"]
+    log_score: Array
 
 
 class OnlineLearner(eqx.Module):
@@ -123,10 +160,9 @@ class OnlineLearner(eqx.Module):
 
     def _read(self, state: LearnerState, y: Array, u: Any) -> tuple[LearnerState, Info]:
         """One observation, under jit."""
-        carry, estimate, filtered = self._see(state, y, u)
-        return self._ascend(state, carry, estimate, filtered)
+        return self._ascend(state, *self._see(state, y, u))
 
-    def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, PyTree]:
+    def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, "Filters"]:
         """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
         under the averaged λ and θ. It is the first where t is 0: carry and filtered state are then not looked at."""
         p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
@@ -137,19 +173,28 @@ class OnlineLearner(eqx.Module):
             lambda estimator, p, q, carry, y, u, key: estimator.step(p, q, carry, y, u, key=key),
             *(self.estimator, p, state.q, state.carry, y, u, key),
         )
+        fixed = self.estimator.fixed_filter(carry)
+        if fixed is not None:
+            return carry, estimate, Filters(fixed, None)
         p = self.current_model(state)
-        before = branch(
-            state.t == 0,
-            lambda p, q, filtered, u: q.init(p, u),
-            lambda p, q, filtered, u: filtered,
-            *(p, state.average, state.filtered, u),
-        )
-        return carry, estimate, _filtered(p, state.average, before, y, u)
 
-    def _ascend(self, state, carry, estimate: OnlineEstimate, filtered) -> tuple[LearnerState, Info]:
+        def advance(q, filtered):
+            before = branch(
+                state.t == 0,
+                lambda p, q, filtered, u: q.init(p, u),
+                lambda p, q, filtered, u: filtered,
+                *(p, q, filtered, u),
+            )
+            return _filtered(p, q, before, y, u)
+
+        unlearned = state.unlearned
+        beside = None if unlearned is None else advance(unlearned.q, unlearned.state)
+        return carry, estimate, Filters(advance(state.average, state.filtered), beside)
+
+    def _ascend(self, state, carry, estimate: OnlineEstimate, filters: "Filters") -> tuple[LearnerState, Info]:
         moved, finite = self._move(state, estimate.increment)
         finite = finite & _all_finite((estimate.increment.elbo, estimate.increment.gradient))
-        settled, info = self._settle(state, carry, estimate, filtered, finite)
+        settled, info = self._settle(state, carry, estimate, filters, finite)
         return settled._replace(**self._averaged(state, moved, finite)), info
 
     def _move(self, state: LearnerState, increment: Estimate, length: Array | float = 1.0) -> tuple["Moved", Array]:
@@ -187,10 +232,19 @@ class OnlineLearner(eqx.Module):
             "model_optimiser": kept.model_optimiser,
         }
 
-    def _settle(self, state, carry, estimate: OnlineEstimate, filtered, finite) -> tuple[LearnerState, Info]:
+    def _settle(self, state, carry, estimate: OnlineEstimate, filters: "Filters", finite) -> tuple[LearnerState, Info]:
         """The stream's own part of the state after one observation, and what is told of it."""
-        carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
-        mean, cov = state.average.marginal(filtered).moments()
+        if not self.estimator.survives:
+            carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
+        learned, unlearned = state.average, state.unlearned
+        score = jnp.full_like(estimate.increment.elbo, jnp.nan)
+        if isinstance(learned, ScoringFamily):
+            score = learned.log_score(filters.learned)
+        reported, mean, cov = score, *learned.moments(filters.learned)
+        if unlearned is not None:
+            unlearned = unlearned.next(state.t, filters.unlearned, score)
+            beside = unlearned.q.log_score(filters.unlearned), *unlearned.q.moments(filters.unlearned)
+            reported, mean, cov = unlearned.choose((score, mean, cov), beside)
         info = Info(
             state.t,
             estimate.increment.elbo,
@@ -200,15 +254,24 @@ class OnlineLearner(eqx.Module):
             ~finite,
             mean,
             jnp.sqrt(jnp.diag(cov)),
+            jnp.where(finite, reported, jnp.nan),
         )
         state = state._replace(
             t=state.t + 1,
             carry=carry,
-            filtered=filtered,
+            filtered=filters.learned,
+            unlearned=unlearned,
             refused=state.refused + ~finite,
             refused_in_a_row=jnp.where(finite, 0, state.refused_in_a_row + 1),
         )
         return state, info
+
+
+class Filters(NamedTuple):
+    """a_t under the averaged λ, and under the λ before anything was learned, where that is kept."""
+
+    learned: PyTree
+    unlearned: PyTree
 
 
 class Moved(NamedTuple):
@@ -259,6 +322,9 @@ def _first(learner: OnlineLearner, q, y, u, key):
     p = learner._model(theta)
     carry, estimate = learner.estimator.init(p, q, y, u, key=jax.random.fold_in(key, 0))
     zero = jnp.zeros((), jnp.uint32)
+    filtered, unlearned = _filtered(p, q, q.init(p, u), y, u), None
+    if isinstance(q, ScoringFamily) and learner.estimator.learns_family:
+        unlearned = Unlearned(q, filtered, jnp.zeros_like(estimate.increment.elbo))
     state = LearnerState(
         zero,
         key,
@@ -269,11 +335,13 @@ def _first(learner: OnlineLearner, q, y, u, key):
         learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
         model_optimiser,
         carry,
-        _filtered(p, q, q.init(p, u), y, u),
+        filtered,
+        unlearned,
         zero,
         zero,
     )
-    state, info = learner._ascend(state, carry, estimate, state.filtered)
+    filters = Filters(filtered, None if unlearned is None else filtered)
+    state, info = learner._ascend(state, carry, estimate, filters)
     # Weakly typed leaves would become strong in the first block, and the second would be compiled anew.
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
 
@@ -298,7 +366,7 @@ def blank_infos(length: int, dim: int, dtype) -> Info:
     """Room for what a block of observations tells: known beforehand, so that nothing is traced twice."""
     number, vector = jnp.zeros(length, dtype), jnp.zeros((length, dim), dtype)
     t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)
-    return Info(t, number, number, number, number, refused, vector, vector)
+    return Info(t, number, number, number, number, refused, vector, vector, number)
 
 
 def _filtered(p: StateSpaceModel, q: BackwardFamily, before: PyTree, y: Array, u: Any) -> PyTree:

@@ -250,11 +250,12 @@ def _build(panel: Panel, shards: int, local: int) -> PanelState:
         theta_average=theta,
         optimiser=learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
         model_optimiser=model_optimiser,
+        unlearned=None if blank.unlearned is None else blank.unlearned._replace(q=q),
     )
     row, common = started, None
     if panel.common:
         row = started._replace(**dict.fromkeys(COMMON))
-        common = started._replace(key=None, carry=None, filtered=None)
+        common = started._replace(key=None, carry=None, filtered=None, unlearned=None)
 
     def repeat(leaf):
         if not eqx.is_array(leaf):
@@ -426,14 +427,14 @@ class _Shard:
 
     def _one(self, row, common, y, u):
         state = _whole(eqx.combine(row, self.static), common)
-        carry, estimate, filtered = self.learner._see(state, y, u)
+        carry, estimate, filters = self.learner._see(state, y, u)
         if common is None:
-            state, info = self.learner._ascend(state, carry, estimate, filtered)
+            state, info = self.learner._ascend(state, carry, estimate, filters)
             return eqx.filter(state._replace(key=row.key), eqx.is_array), None, ~info.refused, info
         increment = estimate.increment
         gradient = Estimate(increment.elbo, *eqx.filter(increment[1:], eqx.is_inexact_array))
         finite = _all_finite(gradient)
-        state, info = self.learner._settle(state, carry, estimate, filtered, finite)
+        state, info = self.learner._settle(state, carry, estimate, filters, finite)
         state = state._replace(key=row.key, **dict.fromkeys(COMMON))
         return eqx.filter(state, eqx.is_array), gradient, finite, info
 

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .prediction import AffineLaw, scaled_cholesky
+from backstream.gaussian import scaled_cholesky
+
+from .prediction import AffineLaw
 
 NUM_PIECES = 5
 CENTRES = 0.8

@@ -1,57 +1,134 @@
 """The default family: a normal law that reads the model at every row."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from backstream.families.base import ScoringFamily
+from backstream.families.kernels import AffineKernel, Kernel
+from backstream.gaussian import Gaussian, invert, scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel
 
 from .components import LEAST_BEND, NUM_PIECES, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
 from .plan import Plan, make_plan
-from .prediction import AffineLaw, backward_kernel, predict, scaled_cholesky
+from .prediction import AffineLaw, backward_kernel, predict
 from .updates import Predicted
 
 
 class GuidedState(NamedTuple):
-    """a_t: q_t = N(mean, factor factorᵀ), and the kernel q_{t-1|t}."""
+    """a_t: q_t = N(mean, factor factorᵀ), the kernel q_{t-1|t}, and the law q_{t-1} that it leads to."""
 
     t: Int[Array, ""]
     """How many rows have been read."""
     mean: Float[Array, " d"]
     factor: Float[Array, "d d"]
     kernel: AffineLaw
+    before: tuple[Float[Array, " d"], Float[Array, "d d"]]
     log_score: Float[Array, ""]
     """log p(y_t | y_{0:t-1}), a by-product of the update; 0 for a missing row."""
+    failed: Bool[Array, ""]
+    """Whether the row could not be read: it is not possible under the model, or nothing finite came of it."""
 
 
-class Guided(eqx.Module):
+class GuidedKernel(Kernel):
+    law: AffineLaw
+    before: tuple[Float[Array, " d"], Float[Array, "d d"]]
+
+    def potential(self, x: Float[Array, " d"]) -> Gaussian:
+        """q_{t-1|t}(x, ·) / q_{t-1}. There is none where the noise of the transition is singular."""
+        kernel = _natural(self.law.mean + self.law.gain @ x, self.law.cov)
+        mean, factor = self.before
+        before = _natural(mean, factor @ factor.T)
+        return Gaussian(kernel.eta1 - before.eta1, kernel.eta2 - before.eta2)
+
+    def affine(self, before: Gaussian) -> AffineKernel:
+        return AffineKernel(self.law.mean, self.law.gain, scaled_cholesky(self.law.cov).T)
+
+
+def _natural(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Gaussian:
+    precision = invert(scaled_cholesky(cov))
+    return Gaussian.from_precision(precision @ mean, precision)
+
+
+class Guided(ScoringFamily):
+    """q_t is the normal law with the moments of prediction × emission; both are read off the model at every row.
+
+    The prediction has the moments of the model's transition under q_{t-1}; where the transition bends over q_{t-1}, that is cut
+    into narrower pieces, which are moved and read one by one and then merged. How the emission is read depends on its law: see
+    `plan`. The backward kernel has the joint moments of prediction and past. For a linear Gaussian model all of it is exact.
+
+    λ is one number, the logarithm of a factor of the covariance of the model's noise: it makes up for what a normal law cannot
+    follow. It starts at zero.
+
+    >>> from backstream.models import ChaoticRNN
+    >>> p = ChaoticRNN.random(3, key=jax.random.key(0))
+    >>> q = Guided.from_model(p)
+    >>> mean, cov = q.moments(q.update(p, q.init(p), jnp.array([0.1, jnp.nan, 0.3])))
+    """
+
+    affine: ClassVar[bool] = True
+    amortised: ClassVar[bool] = True
+
     plan: Plan = eqx.field(static=True)
     log_inflation: Float[Array, ""]
 
     @classmethod
     def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None) -> "Guided":
+        """Args:
+        p: The model.
+        u: The inputs of the first row, where it has any.
+        dtype: The precision; JAX's default unless given.
+        """
         dtype = jnp.result_type(float) if dtype is None else dtype
         return cls(make_plan(p, u, dtype), jnp.zeros((), dtype))
 
-    def init(self, p: StateSpaceModel, u: Inputs = None) -> GuidedState:
-        dtype = self.log_inflation.dtype
-        prior = state_moments(p.prior(u), self.plan.prior_known, dtype)
-        d = self.plan.state_dim
-        nothing = AffineLaw(jnp.zeros(d, dtype), jnp.zeros((d, d), dtype), jnp.zeros((d, d), dtype))
-        zero = jnp.zeros((), int)
-        return GuidedState(zero, prior.mean, scaled_cholesky(prior.dense()), nothing, jnp.zeros((), dtype))
+    @property
+    def state_dim(self) -> int:
+        return self.plan.state_dim
 
-    def update(self, p: StateSpaceModel, state: GuidedState, y: Float[Array, " dy"], u: Inputs = None) -> GuidedState:
+    @property
+    def obs_dim(self) -> int:
+        return self.plan.obs_dim
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model is linear and Gaussian: q is then its smoothing law, and there is nothing to learn in λ."""
+        return self.plan.exact
+
+    def init(self, p, u=None):
+        dtype, d = self.log_inflation.dtype, self.plan.state_dim
+        prior = state_moments(p.prior(u), self.plan.prior_known, dtype)
+        law = prior.mean, scaled_cholesky(prior.dense())
+        # Any law that has a density: there is no kernel before the second row, and nothing of this one is used.
+        kernel = AffineLaw(prior.mean, jnp.zeros((d, d), dtype), prior.dense())
+        return GuidedState(jnp.zeros((), int), *law, kernel, law, jnp.zeros((), dtype), jnp.asarray(False))
+
+    def marginal(self, state):
+        return _natural(*self.moments(state))
+
+    def moments(self, state):
+        return state.mean, state.factor @ state.factor.T
+
+    def kernel(self, p, state):
+        return GuidedKernel(state.kernel, state.before)
+
+    def log_score(self, state):
+        return jnp.where(state.failed, -jnp.inf, state.log_score)
+
+    def update(self, p, state, y, u=None):
         row = Row.of(y, self.plan.fill.value)
         if self.plan.transition.affine:
             merged = self._read(p, row, u, self._move(p, state, u), state.t)
         else:
             merged = self._read_pieces(p, row, u, state)
-        return GuidedState(state.t + 1, merged.mean, merged.factor, merged.kernel, merged.log_mass)
+        before = state.mean, state.factor
+        failed = ~jnp.isfinite(merged.log_mass)
+        score = jnp.where(failed, 0.0, merged.log_mass)
+        return GuidedState(state.t + 1, merged.mean, merged.factor, merged.kernel, before, score, failed)
 
     def _move(self, p: StateSpaceModel, state: GuidedState, u: Inputs) -> "_Moved":
         """The state before the row is read: moved by the transition, except before the first row."""
@@ -69,10 +146,11 @@ class Guided(eqx.Module):
         """Prediction × emission; the prediction where nothing is seen, or where nothing could be computed."""
         predicted = Predicted(moved.mean, moved.factor, t)
         tilted = self.plan.update(p, row, u, predicted)
-        good = jnp.isfinite(tilted.mean).all() & jnp.isfinite(tilted.factor).all() & row.seen.any()
+        good = row.seen.any() & jnp.isfinite(tilted.log_mass)
+        good = good & jnp.isfinite(tilted.mean).all() & jnp.isfinite(tilted.factor).all()
         eye = jnp.eye(len(moved.mean), dtype=moved.mean.dtype)
         mean, factor = jnp.where(good, tilted.mean, 0.0), jnp.where(good, tilted.factor, eye)
-        log_mass = jnp.where(row.seen.any(), tilted.log_mass, 0.0)
+        log_mass = jnp.where(row.seen.any(), jnp.where(good, tilted.log_mass, -jnp.inf), 0.0)
         return Merged(predicted.at(mean), moved.factor @ factor, moved.kernel, log_mass)
 
     def _read_pieces(self, p: StateSpaceModel, row: Row, u: Inputs, state: GuidedState) -> Merged:

@@ -14,6 +14,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
+from backstream.gaussian import scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel
 
 from .laws import StateMoments, state_moments
@@ -51,15 +52,6 @@ class AffineLaw(NamedTuple):
     mean: Float[Array, " d"]
     gain: Float[Array, "d d"]
     cov: Float[Array, "d d"]
-
-
-def scaled_cholesky(cov: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """A lower factor that no units upset, and no singular covariance: the factor of the correlations, scaled back."""
-    d, info = len(cov), jnp.finfo(cov.dtype)
-    scale = jnp.sqrt(jnp.maximum(jnp.diagonal(cov), info.tiny * 1e4))
-    correlation = cov / scale[:, None] / scale
-    correlation = 0.5 * (correlation + correlation.T) + 4 * d * info.eps * jnp.eye(d, dtype=cov.dtype)
-    return scale[:, None] * jnp.linalg.cholesky(correlation)
 
 
 def predict(

@@ -1,0 +1,107 @@
+"""The gradient of the log score: how probable each row was, given those before it.
+
+The log scores of a stream add up to its log-likelihood, as the family sees it. Where the family is exact their gradient in θ
+is that of the likelihood.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from backstream.families.base import ScoringFamily, State
+from backstream.models.base import StateSpaceModel
+
+from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
+from .sums import CompensatedSum
+
+
+class LogScoreCarry(NamedTuple):
+    state: State
+    sensitivity: Float[Array, "a p"]
+    """∂a_t/∂(λ, θ)."""
+    sums: CompensatedSum
+    """The log score of all rows, and its gradient."""
+
+
+class LogScore(OnlineEstimator):
+    """The log score of each row and its derivative in λ, and in θ with `learn_model`.
+
+    The state's derivatives are carried forward (real-time recurrent learning): the gradient is exact, and costs about one
+    more update of the filter for each parameter. It is for few parameters. Without `learn_family` λ stays as it is.
+
+        estimator = LogScore(learn_model=True)
+        carry, estimate = estimator.init(p, q, ys[0], key=key)
+        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        estimate.increment.model_gradient
+    """
+
+    learn_model: bool = eqx.field(static=True, default=False)
+    learn_family: bool = eqx.field(static=True, default=True)
+    survives: ClassVar[bool] = True
+
+    @property
+    def learns_family(self) -> bool:
+        return self.learn_family
+
+    def fixed_filter(self, carry):
+        return None if self.learn_family or self.learn_model else carry.state
+
+    def init(self, p, q, y, u=None, *, key):
+        if not isinstance(q, ScoringFamily):
+            raise TypeError(f"{type(q).__name__} has no log score: LogScore needs a family that reads the model.")
+        check_case(p, q, y, u)
+        parameters, rebuild = self._parameters(p, q)
+        arrays, restore = flatten(q.init(p, u))
+
+        def start(parameters):
+            return flatten(rebuild(parameters)[1].init(rebuild(parameters)[0], u))[0]
+
+        sensitivity = jax.jacfwd(start)(parameters)
+        sums = CompensatedSum.zeros((1 + parameters.size,), arrays.dtype)
+        return self.step(p, q, LogScoreCarry(restore(arrays), sensitivity, sums), y, u, key=key)
+
+    def step(self, p, q, carry, y, u=None, *, key):
+        parameters, rebuild = self._parameters(p, q)
+        arrays, restore = flatten(carry.state)
+
+        def advance(parameters, arrays):
+            p, q = rebuild(parameters)
+            state = q.update(p, restore(arrays), y, u)
+            return (flatten(state)[0], q.log_score(state)), state
+
+        if parameters.size == 0:
+            (_, score), state = advance(parameters, arrays)
+            sensitivity, gradient = carry.sensitivity, parameters
+        else:
+            (_, score), along, state = jax.linearize(advance, parameters, arrays, has_aux=True)
+            eye = jnp.eye(parameters.size, dtype=parameters.dtype)
+            sensitivity, gradient = jax.vmap(along, (0, 1), (1, 0))(eye, carry.sensitivity)
+        finite = jnp.isfinite(score) & jnp.isfinite(gradient).all()
+        sensitivity = jnp.where(jnp.isfinite(sensitivity).all(), sensitivity, 0.0)
+        sums = carry.sums.add(jnp.where(finite, jnp.concatenate([score[None], gradient]), 0.0))
+        nan = jnp.full_like(score, jnp.nan)
+        increment = self._estimate(p, q, score, gradient)
+        total = self._estimate(p, q, sums.total()[0], sums.total()[1:])
+        return LogScoreCarry(state, sensitivity, sums), OnlineEstimate(total, increment, ess=nan, acceptance=nan)
+
+    def _parameters(self, p: StateSpaceModel, q: ScoringFamily) -> tuple[Array, Any]:
+        """What is learned as one vector, and the way back to model and family."""
+        (lam, to_q), (theta, to_p) = flatten(q), flatten(p)
+        size = lam.size if self.learn_family else 0
+
+        def rebuild(vector):
+            return (
+                to_p(vector[size:].astype(theta.dtype)) if self.learn_model else p,
+                to_q(vector[:size]) if self.learn_family else q,
+            )
+
+        parts = [lam] * self.learn_family + [theta.astype(lam.dtype)] * self.learn_model
+        return jnp.concatenate(parts) if parts else jnp.zeros(0, lam.dtype), rebuild
+
+    def _estimate(self, p, q, score: Array, gradient: Array) -> Estimate:
+        size = flatten(q)[0].size if self.learn_family else 0
+        lam = gradient[:size] if self.learn_family else jnp.zeros_like(flatten(q)[0])
+        return Estimate(score, like(q, lam), like(p, gradient[size:]) if self.learn_model else None)
