@@ -1,10 +1,17 @@
 """What all tests share: precision, threads, the compilation cache and the checks of types and shapes."""
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# The developer's own settings, and list of trusted models, are neither read nor written.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="backstream-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 # Most of the time goes into compiling programs that run once: LLVM need not optimise them, and XLA's older emitters are
 # three times as quick.

@@ -81,19 +81,26 @@ def test_from_simulation_to_forecast(tmp_path):
 
 @pytest.mark.slow
 def test_a_users_own_model_in_a_file(tmp_path):
-    """With a parameter, Parquet out of the simulation and into the stream, and a file that changes meanwhile."""
+    """With a parameter, Parquet out of the simulation and into the stream; the run is opened with the model named, or
+    trusted, until its file changes."""
     file, obs, folder = tmp_path / "level.py", tmp_path / "obs.parquet", tmp_path / "run"
     file.write_text(OWN)
     model = f"{file}:Level"
     here("simulate", model, "--set", "noise=0.5", "-n", 40, "-o", obs)
     here("stream", model, obs, "--config", obs.with_suffix(".toml"), "--out", folder, *SMALL, "--learn-model")
     assert "noise = 0.5" in (folder / "config.toml").read_text()
-    printed = here("smooth", folder, obs, "--out", "-").stdout.splitlines()
+    untrusted = here("smooth", folder, obs, "--out", "-", check=2).stderr
+    assert "--model file.py:Class" in untrusted and f"backstream trust {folder}" in untrusted
+    named = here("smooth", folder, obs, "--out", "-", "--model", model).stdout
+    here("trust", folder, "--yes")
+    assert here("smooth", folder, obs, "--out", "-").stdout == named
+    printed = named.splitlines()
     assert len(printed) == 40 and json.loads(printed[-1])["row"] == 39
     assert json.loads(printed[0])["config"] == tomllib.loads((folder / "config.toml").read_text())
     file.write_text(OWN.replace("0.1", "0.2"))
-    refused = here("smooth", folder, obs, check=2).stderr
+    refused = here("smooth", folder, obs, "--model", model, check=2).stderr
     assert "source of the model" in refused and str(file) in refused and "changed" in refused
+    assert "has changed since you trusted it" in here("smooth", folder, obs, check=2).stderr
 
 
 class Moved(backstream.StateSpaceModel):
@@ -158,7 +165,7 @@ def test_python_does_the_same_job(tmp_path):
 
 
 def test_help_teaches_and_is_quick():
-    for command in ("simulate", "stream", "smooth", "forecast", "evaluate", "plot", "inspect"):
+    for command in ("simulate", "stream", "smooth", "forecast", "evaluate", "plot", "inspect", "trust"):
         shown = " ".join(run(command, "--help").stdout.split())
         assert f"Example: backstream {command}" in shown, command
         assert command != "stream" or "Step size. Default: 0.003; 0.001 for recursion without --shared." in shown

@@ -57,6 +57,13 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text, said):
     assert said in str(error.value) and str(tmp_path / "bad.toml") in str(error.value)
 
 
+def test_a_file_that_is_too_large_is_not_parsed(tmp_path):
+    with open(tmp_path / "large.toml", "wb") as file:
+        file.truncate(toml.MOST_BYTES + 1)
+    with pytest.raises(InputError, match=r"large\.toml is larger than 16 MiB"):
+        read_config(tmp_path / "large.toml")
+
+
 def test_flags_win_over_the_file_which_wins_over_the_defaults(tmp_path):
     file = tmp_path / "some.toml"
     file.write_text("[learning]\nparticles = 7\nwidth = 9\n[model.parameters]\nemission_scale = 2.0\n")
@@ -120,8 +127,11 @@ import backstream as bs
 pathlib.Path(__file__).with_suffix(".ran").touch()
 class Own(bs.Growth):
     pass
-def wrong():
-    return 3
+def touch():
+    pathlib.Path(__file__).with_suffix(".called").touch()
+class Touch:
+    def __init__(self):
+        touch()
 """
 
 
@@ -131,13 +141,14 @@ def test_a_changed_file_is_refused_before_it_is_run(tmp_path):
     _, choice = find(f"{file}:Own", {"emission_scale": 2.0})
     file.with_suffix(".ran").unlink()
     file.write_text(OWN + "\n")
-    with pytest.raises(InputError, match=r"source of the model .*own\.py:Own has changed"):
+    with pytest.raises(InputError, match=r"source of the model .*own\.py:Own' has changed"):
         find(choice.name, choice.parameters, choice.identity)
     assert not file.with_suffix(".ran").exists()
 
 
 def test_nothing_in_a_run_directory_is_executed(tmp_path, monkeypatch):
-    """By its path, by a link to it or from it, as a module, or in a package whose __init__ would be run first."""
+    """Not even if the user names it: by its path, by a link to it or from it, as a module, or in a package whose
+    __init__ would be run first."""
     path, outside = tmp_path / "run", tmp_path / "outside.py"
     (path / "package").mkdir(parents=True)
     for file in (path / "own.py", path / "package" / "__init__.py", path / "package" / "own.py", outside):
@@ -148,10 +159,10 @@ def test_nothing_in_a_run_directory_is_executed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(path))
     _, choice = find(f"{outside}:Own", {})
     outside.with_suffix(".ran").unlink()
+    recorded(path, model=choice, precision="float64")
     for name in (path / "own.py", "own.py", "../run/own.py", tmp_path / "link.py", "link.py", "own", "package.own"):
-        recorded(path, model=replace(choice, name=f"{name}:Own"), precision="float64")
         with pytest.raises(InputError, match="lies in the run directory, from which nothing is executed"):
-            _ = Run(path).learned
+            _ = Run(path, f"{name}:Own").learned
     assert not list(tmp_path.rglob("*.ran"))
 
 
@@ -161,9 +172,10 @@ def test_nothing_in_a_run_directory_is_executed(tmp_path, monkeypatch):
         ("nothing", "There is no model 'nothing'. Choose one of linear-gaussian"),
         ("none.py:Model", "none.py cannot be read: No such file"),
         ("no.such.module:Model", "There is no Python module 'no.such.module'"),
-        ("backstream.models:Nothing", "backstream.models has no model Nothing; it defines: "),
-        ("own.py:Missing", "has no model Missing; it defines: Own"),
-        ("own.py:wrong", "makes a int, not a backstream.StateSpaceModel"),
+        ("backstream.models:Nothing", "__init__.py has no class Nothing that is derived from"),
+        ("own.py:Touch", "has no class Touch that is derived from backstream.StateSpaceModel; it has: Own."),
+        ("own.py:Missing", "has no class Missing that is derived from backstream.StateSpaceModel; it has: Own."),
+        ("own.py:touch", "has no class touch that is derived from backstream.StateSpaceModel; it has: Own."),
         ("broken.py:Model", "broken.py cannot be run: ZeroDivisionError"),
     ],
 )
@@ -174,6 +186,7 @@ def test_models_that_cannot_be_found(tmp_path, monkeypatch, name, said):
     with pytest.raises(InputError) as error:
         find(name, {})
     assert said in str(error.value)
+    assert not (tmp_path / "own.called").exists()
 
 
 def test_a_model_by_its_arrays():

@@ -16,6 +16,7 @@ from .reproduce import bench, reproduce
 from .simulate import simulate
 from .smooth import smooth
 from .stream import stream
+from .trust import trust
 
 app = typer.Typer(
     name="backstream",
@@ -69,7 +70,7 @@ def demo(
     run(out, dim, observations, seed)
 
 
-for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect, reproduce, bench):
+for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect, trust, reproduce, bench):
     app.command()(_command)
 
 

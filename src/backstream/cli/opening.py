@@ -15,7 +15,7 @@ from .failures import FAILURE
 def open_run(path: Path, model: str | None = None) -> Run:
     """A run with what it learned, in its own precision; damage that could be got round is told on stderr."""
     machine.start(open_config(path).precision)
-    run = Run(path, name=model)
+    run = Run(path, model)
     _ = run.learned
     _say(run.warnings)
     run.warnings = []

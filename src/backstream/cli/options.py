@@ -31,7 +31,12 @@ FormatOption = Annotated[
     Format | None, typer.Option("--format", help="What the source holds, where its name does not tell.")
 ]
 ModelOption = Annotated[
-    str | None, typer.Option("--model", help="Where the model's file is now, if it has moved since the run.")
+    str | None,
+    typer.Option(
+        "--model",
+        help="The run's model, if it is your own: file.py:Class or package.module:Class. Needed unless you trust it; "
+        "see backstream trust.",
+    ),
 ]
 PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. Default: float32.")]
 

@@ -1,19 +1,16 @@
 """Models by name: those that come with the library, and a user's own by file or by module.
 
 A name and parameters in plain TOML stand for a model, so that a run can be continued without anything having been
-pickled. Its identity, a digest of the source file and one of the parameters, is compared before any of that file's
-code is run.
+pickled. A run only records the name of a user's model: what is run is decided by `find_again`. The model's identity, a
+digest of the source file and one of the parameters, is compared before any of that file's code is run.
 """
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -22,8 +19,13 @@ import jax.numpy as jnp
 from backstream import __version__
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility
 
+from . import trust
 from .checkpoints import digest
 from .errors import InputError
+from .model_code import ModelCode, Place, locate
+
+MOST_NESTED = 8
+"""How deep the lists of a parameter may be."""
 
 
 # ---- the models that come with the library ---------------------------------------------------------------------------
@@ -87,136 +89,141 @@ class ModelChoice:
     def __post_init__(self):
         for name, value in self.parameters.items():
             if not _is_plain(value):
-                raise ValueError(f"The parameter {name} of the model must be a number, a text or a list of them.")
+                raise ValueError(
+                    f"The parameter {_short(name)} of the model must be a number, a text or a list of them, lists of "
+                    f"lists at most {MOST_NESTED} deep."
+                )
 
 
 def find(
     name: str, parameters: dict[str, Any], expected: Identity | None = None, run: Path | None = None
 ) -> tuple[StateSpaceModel, ModelChoice]:
-    """The model of a name, with the choice to be written down.
+    """The model that the user has named in this command, with the choice to be written down.
 
     `name` is a shipped one, `file.py:Class` or `package.module:Class`. Where an identity is expected, a source file
     that has changed is refused before it is run, and values that have changed afterwards. Nothing that lies in the
     directory `run` is executed.
     """
-    maker, source, full_name = _maker(name, expected, run)
-    try:
-        inspect.signature(maker).bind(**parameters)
-    except TypeError as error:
-        allowed = ", ".join(inspect.signature(maker).parameters) or "none"
-        raise InputError(f"The model {name} does not take these parameters ({error}); it takes: {allowed}.") from error
-    try:
-        model = maker(**{key: jnp.asarray(v) if isinstance(v, list) else v for key, v in parameters.items()})
-    except Exception as error:  # a maker, or JAX below it, raises errors of many types
-        raise InputError(f"The model {name} refuses its parameters {parameters}: {error}") from error
-    if not isinstance(model, StateSpaceModel):
-        raise InputError(f"{name} makes a {type(model).__name__}, not a backstream.StateSpaceModel.")
-    identity = Identity(source, digest(model))
-    if expected is not None and identity.values != expected.values:
+    if name in SHIPPED:
+        return _build(name, None, parameters, expected)
+    if ":" not in name:
         raise InputError(
-            f"The model {name} is not the one that the run was started with: its values differ. "
-            "Give the same parameters, or begin a new run."
+            f"There is no model {name!r}. Choose one of {', '.join(SHIPPED)}, "
+            "or name your own: file.py:Class or package.module:Class."
         )
-    return model, ModelChoice(full_name, parameters, identity)
+    return _build(name, _outside(name, run).read(), parameters, expected)
+
+
+def find_again(recorded: ModelChoice, run: Path, named: str | None = None) -> StateSpaceModel:
+    """The model of a run that is opened. Whatever opens a run comes here, and no other code decides what is run:
+
+    - the model that the user has `named`, if any;
+    - otherwise a shipped one, from the table above;
+    - otherwise the recorded one, if the user's own list of trusted files has it as it is now.
+
+    In each case it must be the one that the run was made with.
+    """
+    _require_name(recorded, run)
+    if named is not None:
+        if _class_name(named) != _class_name(recorded.name):
+            raise InputError(f"{run} was made with the model {_short(recorded.name)!r}, not {named!r}.")
+        return find(named, recorded.parameters, recorded.identity, run)[0]
+    if recorded.name in SHIPPED:
+        return _build(recorded.name, None, recorded.parameters, recorded.identity)[0]
+    code = trust.trusted(_outside(recorded.name, run))
+    if code is None:
+        raise InputError(
+            f"{run} was made with the model {_short(recorded.name)!r}, which is not part of backstream. Opening a run "
+            "does not run code that only the run names: name the model yourself (--model file.py:Class, or "
+            f"bs.Run(path, model)), or check it and trust it (backstream trust {shlex.quote(str(run))})."
+        )
+    return _build(recorded.name, code, recorded.parameters, recorded.identity)[0]
+
+
+def recorded_code(recorded: ModelChoice, run: Path) -> ModelCode:
+    """The code that a run names, read for the user to look at, and not run. Raises InputError where `find_again` would
+    refuse it even if it were trusted."""
+    _require_name(recorded, run)
+    code = _outside(recorded.name, run).read()
+    _require_source(recorded.name, code.source, recorded.identity)
+    if not code.defines_class():
+        raise InputError(
+            f"{code.place.file} does not define a class {code.place.class_name}: there is nothing in it to trust."
+        )
+    return code
 
 
 def describe(model: StateSpaceModel) -> ModelChoice:
     """The choice to be written down for a model that was made in Python."""
     cls = type(model)
     try:
-        source = _digest(Path(inspect.getfile(cls)).read_bytes())
+        source = hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
     except (OSError, TypeError):
         source = "unknown"  # defined in a notebook
     return ModelChoice(f"{cls.__module__}:{cls.__qualname__}", {"made-in": "Python"}, Identity(source, digest(model)))
 
 
-def _maker(name: str, expected: Identity | None, run: Path | None) -> tuple[Callable[..., Any], str, str]:
-    """What makes the model, the digest of where it stands, and the name it can be found by from anywhere."""
-    if name in SHIPPED:
-        return SHIPPED[name], f"backstream {__version__}", name
-    where, colon, attribute = name.rpartition(":")
-    if not colon or not where or not attribute:
+def _outside(name: str, run: Path | None) -> Place:
+    place = locate(name)
+    if run is not None:
+        place.require_outside(run)
+    return place
+
+
+def _require_name(recorded: ModelChoice, run: Path) -> None:
+    if "made-in" in recorded.parameters:
         raise InputError(
-            f"There is no model {name!r}. Choose one of {', '.join(SHIPPED)}, "
-            "or name your own: file.py:Class or package.module:Class."
-        )
-    if where.endswith(".py"):
-        path = Path(where).absolute()
-        _require_outside(name, path, run)
-        module, source = _from_file(name, path, expected)
-        full_name = f"{path}:{attribute}"
-    else:
-        module, source = _from_module(name, where, expected, run)
-        full_name = name
-    maker = getattr(module, attribute, None)
-    if not callable(maker):
-        defined = [key for key, value in vars(module).items() if _is_model_class(value)]
-        raise InputError(f"{where} has no model {attribute}; it defines: {', '.join(defined) or 'none'}.")
-    return maker, source, full_name
-
-
-def _from_file(name: str, path: Path, expected: Identity | None) -> tuple[ModuleType, str]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"The model file {path} cannot be read: {error.strerror}.") from error
-    source = _digest(content)
-    _check_source(name, source, expected)
-    module = ModuleType(f"backstream_model_{path.stem}_{source[:8]}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look their annotations up there
-    try:
-        exec(compile(content, str(path), "exec"), vars(module))
-    except (Exception, SystemExit) as error:
-        raise InputError(f"The model file {path} cannot be run: {type(error).__name__}: {error}") from error
-    return module, source
-
-
-def _from_module(name: str, where: str, expected: Identity | None, run: Path | None) -> tuple[ModuleType, str]:
-    # The package first: to find a module in it, Python runs its __init__.
-    for part in (where.partition(".")[0], where):
-        try:
-            spec = importlib.util.find_spec(part)
-        except (ImportError, ValueError):
-            spec = None
-        except (Exception, SystemExit) as error:
-            raise InputError(f"The module {where} cannot be imported: {type(error).__name__}: {error}") from error
-        if spec is not None:
-            for place in filter(None, (spec.origin, *(spec.submodule_search_locations or ()))):
-                _require_outside(name, Path(place).absolute(), run)
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        raise InputError(f"There is no Python module {where!r} (for the model {name!r}): is it installed?")
-    source = _digest(Path(spec.origin).read_bytes())
-    _check_source(name, source, expected)
-    try:
-        return importlib.import_module(where), source
-    except (Exception, SystemExit) as error:
-        raise InputError(f"The module {where} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _require_outside(name: str, path: Path, run: Path | None) -> None:
-    if run is None:
-        return
-    if path.is_relative_to(run.absolute()) or path.resolve().is_relative_to(run.resolve()):
-        raise InputError(f"The model {name} lies in the run directory, from which nothing is executed: move it.")
-
-
-def _check_source(name: str, source: str, expected: Identity | None) -> None:
-    if expected is not None and source != expected.source:
-        raise InputError(
-            f"The source of the model {name} has changed since the run was started: bring back the file as it was, "
-            "or begin a new run."
+            f"The model of {run} was made in Python ({_short(recorded.name)!r}): open the run there, with the model."
         )
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _require_source(name: str, source: str, expected: Identity) -> None:
+    if source != expected.source:
+        raise InputError(
+            f"The source of the model {_short(name)!r} has changed since the run was started: bring back the file as "
+            "it was, or begin a new run."
+        )
 
 
-def _is_plain(value: Any) -> bool:
+def _class_name(name: str) -> str:
+    return name.rpartition(":")[2]
+
+
+def _build(
+    name: str, code: ModelCode | None, parameters: dict[str, Any], expected: Identity | None
+) -> tuple[StateSpaceModel, ModelChoice]:
+    """A model from code that may be run, or, without any, a shipped one."""
+    source = f"backstream {__version__}" if code is None else code.source
+    if expected is not None:
+        _require_source(name, source, expected)
+    maker = SHIPPED[name] if code is None else code.run()
+    try:
+        inspect.signature(maker).bind(**parameters)
+    except TypeError as error:
+        allowed = ", ".join(inspect.signature(maker).parameters) or "none"
+        raise InputError(
+            f"The model {name} does not take these parameters ({_short(error)}); it takes: {allowed}."
+        ) from error
+    try:
+        model = maker(**{key: jnp.asarray(v) if isinstance(v, list) else v for key, v in parameters.items()})
+    except Exception as error:  # a maker, or JAX below it, raises errors of many types
+        raise InputError(f"The model {name} refuses its parameters {_short(parameters)}: {_short(error)}") from error
+    identity = Identity(source, digest(model))
+    if expected is not None and identity.values != expected.values:
+        raise InputError(
+            f"The model {name} is not the one that the run was started with: its values differ. "
+            "Give the same parameters, or begin a new run."
+        )
+    return model, ModelChoice(name if code is None else code.place.name, parameters, identity)
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
     """Whether it can be written to TOML and read back the same."""
-    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float | str)
+    if isinstance(value, list):
+        return depth < MOST_NESTED and all(_is_plain(item, depth + 1) for item in value)
+    return isinstance(value, bool | int | float | str)
 
 
-def _is_model_class(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, StateSpaceModel) and value is not StateSpaceModel
+def _short(words: object) -> str:
+    text = str(words)
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,6 +1,5 @@
 """What a run is made with: defaults, then a configuration file, then flags; all of it validated and written down."""
 
-import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -80,10 +79,7 @@ def read_config(path: Path) -> Config:
 
 def parse_config(text: str, where: str) -> Config:
     """What `Config.text` wrote."""
-    try:
-        return toml.read(Config, tomllib.loads(text), where)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"The configuration of {where} is not TOML: {error}.") from error
+    return toml.read(Config, toml.loads(text, f"The configuration of {where}"), where)
 
 
 def read_tables(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from backstream.families import BackwardFamily
 from backstream.learning import Fleet, LearnerState, Report
 from backstream.models import StateSpaceModel
 
-from .catalogue import describe, find
+from .catalogue import describe, find_again
 from .checkpoints import Checkpoints
 from .errors import InputError
 from .keyed import assemble, rows_of_streams, with_elapsed
@@ -47,13 +47,14 @@ class Run:
         run.smooth("obs.csv").interval(0.9)
         run.forecast(50).observations.mean()
 
-    `model` is needed only for a run whose model was made in Python: no code and no pickle is in a run directory. A
-    model that has a name is found again by it, and refused if its source or its values have changed.
+    `model` is your own model, or its name (`file.py:Class` or `package.module:Class`). A shipped model that was
+    streamed by its name, and a file that you have trusted (`backstream trust run/`), are found again without it: a run
+    directory alone has no code run. A model whose source or values have changed is refused.
     """
 
-    def __init__(self, path: str | Path, model: StateSpaceModel | None = None, name: str | None = None):
+    def __init__(self, path: str | Path, model: StateSpaceModel | str | None = None):
         self.path, self.config = Path(path), open_config(Path(path))
-        self._model, self._name = model, name
+        self._model = model
         self.warnings: list[str] = []
         """What could not be read or used, and was got round."""
 
@@ -68,7 +69,7 @@ class Run:
     @cached_property
     def learned(self) -> Learned:
         """What the newest checkpoint holds; `warnings` names any that is damaged."""
-        model = self._found() if self._model is None else self._checked(self._model)
+        model = self._checked(self._model) if isinstance(self._model, StateSpaceModel) else self._found(self._model)
         prepared = prepare(model, self.config)
         checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
         fleet = None if self.config.columns.key is None else assemble(prepared, self.config)
@@ -178,14 +179,8 @@ class Run:
         """Draws that are the same each time, and not those of the learner."""
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.learning.seed), 2**31), purpose)
 
-    def _found(self) -> StateSpaceModel:
-        choice = self.config.model
-        name = self._name or choice.name
-        if "made-in" in choice.parameters:
-            raise InputError(
-                f"The model of {self.path} was made in Python ({name}): open the run there, with the model."
-            )
-        return find(name, choice.parameters, choice.identity, self.path)[0]
+    def _found(self, name: str | None) -> StateSpaceModel:
+        return find_again(self.config.model, self.path, name)
 
     def _checked(self, model: StateSpaceModel) -> StateSpaceModel:
         if describe(model).identity.values != self.config.model.identity.values:

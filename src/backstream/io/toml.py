@@ -13,14 +13,31 @@ from .errors import InputError
 T = TypeVar("T")
 
 
+MOST_BYTES = 16 * 1024**2
+"""The size of a file above which it is not parsed."""
+
+
 def load(path: Path) -> dict[str, Any]:
     """The tables of a file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise InputError(f"The configuration {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    if len(content) > MOST_BYTES:
+        raise InputError(f"The configuration {path} is larger than {MOST_BYTES // 1024**2} MiB.")
+    try:
+        return loads(content.decode(), f"The configuration {path}")
+    except UnicodeDecodeError as error:
         raise InputError(f"The configuration {path} is not TOML: {error}.") from error
+
+
+def loads(text: str, where: str) -> dict[str, Any]:
+    """The tables of a text. `where` says in errors whose text it is."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
+        raise InputError(f"{where} is not TOML: {error}.") from error
 
 
 def read(cls: type[T], table: Any, where: str) -> T:
