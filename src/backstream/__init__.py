@@ -98,6 +98,8 @@ if TYPE_CHECKING:
         LinearGaussian,
         StateSpaceModel,
         StochasticVolatility,
+        Structural,
+        structural,
     )
     from backstream.posterior import (
         Marginals,
@@ -115,6 +117,8 @@ _ROOMS = {
         "LinearGaussian",
         "StateSpaceModel",
         "StochasticVolatility",
+        "Structural",
+        "structural",
     ),
     "families": (
         "BackwardFamily",
