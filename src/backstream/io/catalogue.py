@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from backstream import __version__
-from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility
+from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility, structural
 
 from .checkpoints import digest
 from .errors import InputError
@@ -64,6 +64,7 @@ SHIPPED: dict[str, Callable[..., StateSpaceModel]] = {
     "chaotic-rnn": chaotic_rnn,
     "stochastic-volatility": stochastic_volatility,
     "growth": growth,
+    "structural": structural,
 }
 
 
