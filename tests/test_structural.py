@@ -30,8 +30,8 @@ Z_LIMIT = 5.3
 
 WHOLE = {
     "level": 0.3, "trend": 0.05, "seasonal": [4, 10.5], "harmonics": [0, 2], "seasonal_scale": [0.2, 0.0],
-    "cycle": 12.0, "cycle_damping": 0.9, "cycle_scale": 0.25, "ar": [0.5, -0.3], "ar_scale": 0.4,
-    "regressors": 3, "regressor_scale": [0.0, 0.1, 0.0], "noise": 0.6, "initial_scale": 2.0,
+    "cycle": 5.0, "cycle_damping": 0.9, "cycle_scale": 0.25, "ar": [0.5, -0.3], "ar_scale": 0.4,
+    "regressors": 3, "regressor_scale": [0.0, 0.1, 0.2], "noise": 0.6, "initial_scale": 2.0,
 }  # fmt: skip
 """A model with every kind of component."""
 
@@ -190,9 +190,9 @@ def test_a_model_says_what_it_is():
         "  level: local linear trend, level_scale 0.3, trend_scale 0.05",
         "  seasonal4: dummies, seasonal_scale 0.2",
         "  seasonal10.5: 2 fixed harmonics",
-        "  cycle: damped wave, cycle_period 12, cycle_damping 0.9, cycle_scale 0.25",
+        "  cycle: damped wave, cycle_period 5, cycle_damping 0.9, cycle_scale 0.25",
         "  ar: order 2, ar [0.5, -0.3], ar_scale 0.4",
-        "  regressors: 3 coefficients, 2 constant, regressor_scale [0.1]",
+        "  regressors: 3 coefficients, 1 constant, regressor_scale [0.1, 0.2]",
     ]
     printed = jax.jit(lambda level: len(repr(bs.structural(level=level))))  # repr of a model of tracers
     assert printed(0.3) > 0
@@ -250,6 +250,18 @@ def test_cycles_and_autoregressions_start_from_their_stationary_law():
     np.testing.assert_allclose(A @ Q0 @ A.T + Q, Q0, atol=1e-14)
     one = bs.structural(level=None, ar=[0.6], ar_scale=0.8).prior()
     np.testing.assert_allclose(one.variance, 0.64 / (1 - 0.36), rtol=1e-14)
+
+
+def test_each_state_has_the_noise_of_its_component():
+    model = bs.structural(**WHOLE)
+    scales = dict(zip(model.state_names, np.sqrt(model.transition(jnp.zeros(16)).variance), strict=True))
+    moving = {
+        "level": 0.3, "slope": 0.05, "seasonal4": 0.2, "cycle": 0.25, "cycle_conjugate": 0.25, "ar": 0.4,
+        "regressor1": 0.1, "regressor2": 0.2,
+    }  # fmt: skip
+    assert {name: scale for name, scale in scales.items() if scale > 0} == pytest.approx(moving, rel=1e-14)
+    two = bs.structural(seasonal=[3, 6.5], harmonics=[0, 1], seasonal_scale=[0.1, 0.2]).dense().Q
+    np.testing.assert_allclose(np.diag(two), np.square([0, 0.1, 0, 0.2, 0.2]), rtol=1e-14)
 
 
 def test_the_prior_is_what_the_user_sets():
@@ -362,7 +374,7 @@ def test_only_what_can_be_learned_is_a_parameter():
     arrays = eqx.filter(fixed, eqx.is_inexact_array)
     assert sum(leaf.size for leaf in jax.tree.leaves(arrays)) == fixed.noise_scale.size == 1
     whole = eqx.filter(bs.structural(**WHOLE), eqx.is_inexact_array)
-    assert sum(leaf.size for leaf in jax.tree.leaves(whole)) == 11
+    assert sum(leaf.size for leaf in jax.tree.leaves(whole)) == 12
 
 
 def test_derivatives_in_the_parameters_are_finite():
