@@ -1,9 +1,4 @@
-"""Structural models: their numbers against statsmodels, their laws, their parameters, and the errors a user meets.
-
-No test sees data that are not drawn here; seeds are fixed.
-"""
-
-from typing import NamedTuple
+"""Structural models: what they say of themselves, their laws, their parameters, and the errors a user meets."""
 
 import equinox as eqx
 import jax
@@ -12,20 +7,15 @@ import numpy as np
 import pytest
 import scipy.stats
 from numpyro.distributions import biject_to
-from statsmodels.tsa.statespace.structural import UnobservedComponents
 
 import backstream as bs
 from backstream.io.catalogue import find
 from backstream.learning.parameters import ModelParameters
 from backstream.models import check_model, check_observations, log_emission
-from backstream.models.structural.stationary import (
-    coefficients,
-    covariance,
-    partial_autocorrelations,
-    stationary,
-)
+from backstream.models.structural.stationary import coefficients, covariance, partial_autocorrelations, stationary
+from kalman_reference import Linear
 
-# Two-sided: a standard normal is beyond it once in 15 million draws.
+# Two-sided: a standard normal is beyond it once in 15 million draws. Seeds are fixed.
 Z_LIMIT = 5.3
 
 WHOLE = {
@@ -34,152 +24,6 @@ WHOLE = {
     "regressors": 3, "regressor_scale": [0.0, 0.1, 0.2], "noise": 0.6, "initial_scale": 2.0,
 }  # fmt: skip
 """A model with every kind of component."""
-
-
-# ---- the Kalman filter and smoother of what the model's laws say -----------------------------------------------------
-class Linear(NamedTuple):
-    """X_0 ~ N(mean0, Q0), X_t = A X_{t-1} + N(0, Q), Y_t = B_t X_t + N(0, R), read off the three laws of a model."""
-
-    mean0: np.ndarray
-    Q0: np.ndarray
-    A: np.ndarray
-    B: np.ndarray
-    Q: np.ndarray
-    R: np.ndarray
-
-    @classmethod
-    def read(cls, model, us):
-        prior = model.prior(us[0])
-        d = prior.event_shape[0]
-        x = jnp.linspace(-1.0, 2.0, d)
-        Q0 = prior.covariance_matrix if hasattr(prior, "covariance_matrix") else jnp.diag(prior.variance)
-        parts = (
-            prior.mean,
-            Q0,
-            jax.jacfwd(lambda x: model.transition(x, us[0]).mean)(x),
-            jax.vmap(jax.jacfwd(lambda x, u: model.emission(x, u).mean), (None, 0))(x, us),
-            jnp.diag(model.transition(x, us[0]).variance),
-            jnp.diag(model.emission(x, us[0]).variance),
-        )
-        return cls(*(np.asarray(part, dtype=np.float64) for part in parts))
-
-
-class Kalman(NamedTuple):
-    filtered: np.ndarray
-    filtered_cov: np.ndarray
-    smoothed: np.ndarray
-    smoothed_cov: np.ndarray
-    log_likelihood: float
-
-
-def kalman(p: Linear, ys) -> Kalman:
-    """Filter, and the smoother that inverts no covariance of states, which may be singular."""
-    mean, cov, log_likelihood, forward = p.mean0, p.Q0, 0.0, []
-    for t, y in enumerate(ys):
-        if t > 0:
-            mean, cov = p.A @ mean, p.A @ cov @ p.A.T + p.Q
-        B, spread = p.B[t], p.B[t] @ cov @ p.B[t].T + p.R
-        error, gain = y - B @ mean, np.linalg.solve(spread, B @ cov).T
-        forward.append((mean, cov, B, spread, error, gain))
-        log_likelihood += scipy.stats.multivariate_normal(cov=spread).logpdf(error)
-        keep = np.eye(len(mean)) - gain @ B
-        mean, cov = mean + gain @ error, keep @ cov @ keep.T + gain @ p.R @ gain.T
-    filtered = [(m + g @ e, c - g @ B @ c) for m, c, B, _, e, g in forward]
-    r, N, smoothed = np.zeros(len(mean)), np.zeros_like(cov), []
-    for mean, cov, B, spread, error, gain in reversed(forward):
-        onward = p.A @ (np.eye(len(mean)) - gain @ B)
-        r = B.T @ np.linalg.solve(spread, error) + onward.T @ r
-        N = B.T @ np.linalg.solve(spread, B) + onward.T @ N @ onward
-        smoothed.append((mean + cov @ r, cov - cov @ N @ cov))
-    return Kalman(
-        *map(np.array, zip(*filtered, strict=True)),
-        *map(np.array, zip(*reversed(smoothed), strict=True)),
-        log_likelihood,
-    )
-
-
-# ---- against statsmodels ---------------------------------------------------------------------------------------------
-AGAINST = {
-    "local level": (
-        {"level": 0.3, "noise": 0.7},
-        {"level": "llevel"},
-        {"sigma2.irregular": 0.49, "sigma2.level": 0.09},
-    ),
-    "local linear trend": (
-        {"level": 0.3, "trend": 0.05, "noise": 0.7},
-        {"level": "lltrend"},
-        {"sigma2.irregular": 0.49, "sigma2.level": 0.09, "sigma2.trend": 0.0025},
-    ),
-    "smooth trend": (
-        {"trend": 0.05, "noise": 0.7},
-        {"level": "strend"},
-        {"sigma2.irregular": 0.49, "sigma2.trend": 0.0025},
-    ),
-    "level and seasonal dummies": (
-        {"level": 0.3, "seasonal": 7, "seasonal_scale": 0.2, "noise": 0.7},
-        {"level": "llevel", "seasonal": 7},
-        {"sigma2.irregular": 0.49, "sigma2.level": 0.09, "sigma2.seasonal": 0.04},
-    ),
-    "fixed seasonal dummies": (
-        {"level": 0.3, "seasonal": 4, "noise": 0.7},
-        {"level": "llevel", "seasonal": 4, "stochastic_seasonal": False},
-        {"sigma2.irregular": 0.49, "sigma2.level": 0.09},
-    ),
-    "trigonometric seasonal": (
-        {"level": 0.3, "seasonal": 12, "harmonics": 3, "seasonal_scale": 0.2, "noise": 0.7},
-        {"level": "llevel", "freq_seasonal": [{"period": 12, "harmonics": 3}]},
-        {"sigma2.irregular": 0.49, "sigma2.level": 0.09, "sigma2.freq_seasonal_12(3)": 0.04},
-    ),
-    "every harmonic": (  # statsmodels keeps a second state of the last wave, which nothing reads
-        {"level": 0.3, "seasonal": 6, "harmonics": 3, "seasonal_scale": 0.2, "noise": 0.7},
-        {"level": "llevel", "freq_seasonal": [{"period": 6, "harmonics": 3}]},
-        {"sigma2.irregular": 0.49, "sigma2.level": 0.09, "sigma2.freq_seasonal_6(3)": 0.04},
-    ),
-    "cycle": (
-        {"level": 0.0, "cycle": 9.0, "cycle_damping": 0.9, "cycle_scale": 0.5, "noise": 0.7},
-        {"level": "dconstant", "cycle": True, "stochastic_cycle": True, "damped_cycle": True},
-        {
-            "sigma2.irregular": 0.49,
-            "sigma2.cycle": 0.25,
-            "frequency.cycle": 2 * np.pi / 9,
-            "damping.cycle": 0.9,
-        },
-    ),
-    "AR(2) with regression": (
-        {"level": None, "ar": [0.5, -0.3], "ar_scale": 0.8, "regressors": 2, "noise": 0.7},
-        {"irregular": True, "autoregressive": 2, "exog": True, "mle_regression": False},
-        {"sigma2.irregular": 0.49, "sigma2.ar": 0.64, "ar.L1": 0.5, "ar.L2": -0.3},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", AGAINST)
-def test_filter_smoother_and_likelihood_are_those_of_statsmodels(name):
-    ours, theirs, parameters = AGAINST[name]
-    T = 60
-    model = bs.structural(**ours, initial_level=1.5, initial_scale=10.0)
-    us = jax.random.normal(jax.random.key(1), (T, 2))
-    ys = np.asarray(model.simulate(T, us, key=jax.random.key(2))[1])
-    p = Linear.read(model, us)
-    found, d = kalman(p, ys), len(p.mean0)
-
-    exog = {"exog": np.asarray(us)} if theirs.get("exog") else {}
-    reference = UnobservedComponents(ys[:, 0], **(theirs | exog))
-    spare = reference.k_states - d
-    known = np.eye(reference.k_states)
-    known[:d, :d] = p.Q0
-    reference.ssm.initialize_known(np.append(p.mean0, np.zeros(spare)), known)
-    reference.ssm.loglikelihood_burn = 0
-    reference.ssm.tolerance = 0  # it would take the filter's covariances as constant once they hardly change
-    result = reference.smooth([parameters[parameter] for parameter in reference.param_names], transformed=True)
-
-    near = {"rtol": 1e-8, "atol": 1e-8}
-    np.testing.assert_allclose(found.filtered, result.filtered_state[:d].T, **near)
-    np.testing.assert_allclose(found.filtered_cov, np.moveaxis(result.filtered_state_cov[:d, :d], -1, 0), **near)
-    np.testing.assert_allclose(found.smoothed, result.smoothed_state[:d].T, **near)
-    np.testing.assert_allclose(found.smoothed_cov, np.moveaxis(result.smoothed_state_cov[:d, :d], -1, 0), **near)
-    np.testing.assert_allclose(found.log_likelihood, result.llf, **near)
-    assert len(parameters) == len(reference.param_names) and spare == (name == "every harmonic")
 
 
 # ---- what the model says of itself -----------------------------------------------------------------------------------
