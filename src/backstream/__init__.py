@@ -100,6 +100,8 @@ if TYPE_CHECKING:
         LinearGaussian,
         StateSpaceModel,
         StochasticVolatility,
+        Structural,
+        structural,
     )
     from backstream.posterior import (
         Marginals,
@@ -117,6 +119,8 @@ _ROOMS = {
         "LinearGaussian",
         "StateSpaceModel",
         "StochasticVolatility",
+        "Structural",
+        "structural",
     ),
     "families": (
         "BackwardFamily",

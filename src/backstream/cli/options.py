@@ -12,7 +12,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="linear-gaussian, chaotic-rnn, stochastic-volatility, growth, or your own: file.py:Class or "
+        help="linear-gaussian, chaotic-rnn, stochastic-volatility, growth, structural, or your own: file.py:Class or "
         "package.module:Class.",
     ),
 ]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from backstream import __version__
-from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility
+from backstream.models import ChaoticRNN, Growth, LinearGaussian, StateSpaceModel, StochasticVolatility, structural
 
 from . import trust
 from .checkpoints import digest
@@ -66,6 +66,7 @@ SHIPPED: dict[str, Callable[..., StateSpaceModel]] = {
     "chaotic-rnn": chaotic_rnn,
     "stochastic-volatility": stochastic_volatility,
     "growth": growth,
+    "structural": structural,
 }
 
 

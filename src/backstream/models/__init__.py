@@ -17,6 +17,7 @@ from backstream.models.density import (
 from backstream.models.growth import Growth
 from backstream.models.linear_gaussian import LinearGaussian, Matrices
 from backstream.models.stochastic_volatility import StochasticVolatility
+from backstream.models.structural import Structural, structural
 
 __all__ = [
     "ChaoticRNN",
@@ -26,6 +27,7 @@ __all__ = [
     "ModelShape",
     "StateSpaceModel",
     "StochasticVolatility",
+    "Structural",
     "check_model",
     "check_observations",
     "factorises",
@@ -35,4 +37,5 @@ __all__ = [
     "log_transitions_at",
     "obs_dim",
     "state_dim",
+    "structural",
 ]
