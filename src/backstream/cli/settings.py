@@ -26,7 +26,7 @@ def effective(flags: dict[str, Any], file: Path | None, run: Path | None = None)
             raise InputError(f"{file} is for the model {for_model}, not {name}.")
         config = merge(config, tables)
     config = merge(config, flags)
-    config = replace(config, version=__version__, learning=config.learning)
+    config = replace(config, version=__version__)
     if recorded is None or run is None:
         return config, None
     config = replace(config, model=replace(config.model, name=_full(name), identity=recorded.model.identity))

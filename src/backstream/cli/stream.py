@@ -65,21 +65,25 @@ def stream(
     format: FormatOption = None,
     set_: SetOption = None,
     config: ConfigOption = None,
+    family: Annotated[
+        str | None,
+        typer.Option(help="guided, which reads the model, or the paper's conjugate or recurrent. Default: guided."),
+    ] = None,
+    learn: Annotated[
+        bool | None,
+        typer.Option("--learn/--no-learn", help="Learn, or only filter with the model as given. Default: --learn."),
+    ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="window, or recursion for states that change over hundreds of rows. Default: window."),
+        typer.Option(help="Gradient from the log-score, a window or the recursion. Default: as the family needs."),
     ] = None,
     lag: Annotated[int | None, typer.Option(help="Rows in the window. Default: 16.")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws through the window. Default: 4.")] = None,
     particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. Default: 100.")] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Step size. Default: 0.003; 0.001 for recursion without --shared.")
+        float | None, typer.Option(help="Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
     ] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden units of the network. Default: 64.")] = None,
-    shared: Annotated[
-        bool | None,
-        typer.Option("--shared", help="One network for all columns, and dynamics from the model: for many columns."),
-    ] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
     learn_model: Annotated[
         bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
@@ -133,13 +137,14 @@ def stream(
         "precision": precision,
         "model": {"name": model, "parameters": parameters(set_)},
         "learning": {
+            "family": family,
+            "learn": learn,
             "method": method,
             "lag": lag,
             "trajectories": trajectories,
             "particles": particles,
             "rate": rate,
             "width": width,
-            "shared": shared,
             "seed": seed,
             "learn_model": learn_model,
             "monitor_every": monitor_every,

@@ -16,7 +16,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def open_config(path: Path) -> Config:
             f"{path} was made by backstream {config.version}, and this is {__version__}: use that version, "
             "or begin a new run."
         )
-    return replace(config, learning=config.learning.settled())
+    return config
 
 
 def read_filtered(path: Path) -> pa.Table:

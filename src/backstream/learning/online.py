@@ -39,6 +39,8 @@ class LearnerState(NamedTuple):
     """The estimator's."""
     filtered: PyTree
     """a_t under the averaged λ, with the model at the averaged θ."""
+    unlearned: "Unlearned | None"
+    """The same family as it was before it learned, for families that score themselves; None for others."""
     refused: Array
     """How many observations have been refused, and how many of them just now, in a row."""
     refused_in_a_row: Array
@@ -166,7 +168,9 @@ class OnlineLearner(eqx.Module):
         """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
         under the averaged λ and θ. It is the first where t is 0: carry and filtered state are then not looked at."""
         p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
-        start = (state.t == 0) | (state.refused_in_a_row >= self.patience)
+        start = state.t == 0
+        if not self.estimator.survives:
+            start = start | (state.refused_in_a_row >= self.patience)
         carry, estimate = branch(
             start,
             lambda estimator, p, q, carry, y, u, key: estimator.init(p, q, y, u, key=key),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel
@@ -60,6 +61,13 @@ class _Reading(NamedTuple):
 
 def make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
     """Reads the model at several states, with the inputs `u` of the first row and with others near them."""
+    with numpyro.validation_enabled(
+        False
+    ):  # a scale of zero is no mistake: there are states without noise of their own
+        return _make_plan(p, u, dtype)
+
+
+def _make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
     prior = p.prior(u)
     prior_known = _finite_moments(prior)
     start = state_moments(prior, prior_known, dtype)
