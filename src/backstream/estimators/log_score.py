@@ -1,7 +1,7 @@
 """The gradient of the log score: how probable each row was, given those before it.
 
-The log scores of a stream add up to its log-likelihood, as the family sees it. Where the family is exact their gradient in θ
-is that of the likelihood.
+The log scores of a stream add up to its log-likelihood, as the family sees it. Where the family is exact their gradient
+in θ is that of the likelihood.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -29,8 +29,8 @@ class LogScoreCarry(NamedTuple):
 class LogScore(OnlineEstimator):
     """The log score of each row and its derivative in λ, and in θ with `learn_model`.
 
-    The state's derivatives are carried forward (real-time recurrent learning): the gradient is exact, and costs about one
-    more update of the filter for each parameter. It is for few parameters. Without `learn_family` λ stays as it is.
+    The state's derivatives are carried forward (real-time recurrent learning): the gradient is exact, and costs about
+    one more update of the filter for each parameter. It is for few parameters. Without `learn_family` λ stays as it is.
 
         estimator = LogScore(learn_model=True)
         carry, estimate = estimator.init(p, q, ys[0], key=key)

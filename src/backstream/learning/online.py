@@ -46,7 +46,8 @@ class LearnerState(NamedTuple):
     refused_in_a_row: Array
 
     def result(self) -> BackwardFamily:
-        """What is reported: q with the averaged λ, or as it was before it learned, whichever predicts the rows better."""
+        """What is reported: q with the averaged λ, or as it was before it learned, whichever predicts the rows
+        better."""
         if self.unlearned is None:
             return self.average
         return self.unlearned.choose(self.average, self.unlearned.q)
@@ -82,9 +83,9 @@ HORIZON = 1000
 
 
 class Info(NamedTuple):
-    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the result;
-    `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the family
-    has none; `refused` says that the update was not finite and was not made."""
+    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the
+    result; `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the
+    family has none; `refused` says that the update was not finite and was not made."""
 
     t: Array
     elbo: Array

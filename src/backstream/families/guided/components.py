@@ -52,8 +52,8 @@ class Merged(NamedTuple):
 def merge(pieces: Pieces, kernels: AffineLaw) -> Merged:
     """One normal law with the moments of all pieces, and the affine kernel with their joint moments.
 
-    `pieces` are those of X_t, their weights times the masses of the row; `kernels` lead from each to X_{t-1}. The kernel of the
-    merged law is the regression of X_{t-1} on X_t under the pieces: its covariance is a sum of squares.
+    `pieces` are those of X_t, their weights times the masses of the row; `kernels` lead from each to X_{t-1}. The
+    kernel of the merged law is the regression of X_{t-1} on X_t under the pieces: its covariance is a sum of squares.
     """
     log_mass = jax.nn.logsumexp(pieces.log_weight)
     weight = jnp.exp(pieces.log_weight - log_mass)

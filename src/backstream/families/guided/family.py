@@ -57,12 +57,13 @@ def _natural(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Gaussian:
 class Guided(ScoringFamily):
     """q_t is the normal law with the moments of prediction × emission; both are read off the model at every row.
 
-    The prediction has the moments of the model's transition under q_{t-1}; where the transition bends over q_{t-1}, that is cut
-    into narrower pieces, which are moved and read one by one and then merged. How the emission is read depends on its law: see
-    `plan`. The backward kernel has the joint moments of prediction and past. For a linear Gaussian model all of it is exact.
+    The prediction has the moments of the model's transition under q_{t-1}; where the transition bends over q_{t-1},
+    that is cut into narrower pieces, which are moved and read one by one and then merged. How the emission is read
+    depends on its law: see `plan`. The backward kernel has the joint moments of prediction and past. For a linear
+    Gaussian model all of it is exact.
 
-    λ is one number, the logarithm of a factor of the covariance of the model's noise: it makes up for what a normal law cannot
-    follow. It starts at zero.
+    λ is one number, the logarithm of a factor of the covariance of the model's noise: it makes up for what a normal law
+    cannot follow. It starts at zero.
 
     >>> from backstream.models import ChaoticRNN
     >>> p = ChaoticRNN.random(3, key=jax.random.key(0))

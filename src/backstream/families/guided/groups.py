@@ -13,9 +13,9 @@ TOLERANCE = 1e-3
 def find_groups(slopes: np.ndarray, scale: np.ndarray, predictors: int | None) -> Groups | None:
     """Groups of columns with at most three directions each; None where a column reads more.
 
-    `slopes`, [n, c, d], are those of the columns' laws at many states, per standard deviation `scale` of the states. With
-    `predictors` for each column, which are affine in the state, directions are taken at every row from the predictors'
-    own slopes; without, they are fixed here.
+    `slopes`, [n, c, d], are those of the columns' laws at many states, per standard deviation `scale` of the states.
+    With `predictors` for each column, which are affine in the state, directions are taken at every row from the
+    predictors' own slopes; without, they are fixed here.
     """
     d = slopes.shape[-1]
     slopes = np.where(np.isfinite(slopes).all(-1, keepdims=True), slopes, 0.0)
@@ -70,7 +70,8 @@ def _completed(basis: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _mixing(groups, bases, rank: int, columns: int, predictors: int, d: int) -> np.ndarray:
-    """Random combinations: of the slopes of a group's own predictors, as many as it has directions, then of all axes."""
+    """Random combinations: of the slopes of a group's own predictors, as many as it has directions, then of all
+    axes."""
     rng = np.random.default_rng(0)
     mixing = np.zeros((len(groups), rank, columns * predictors + d))
     for group, (members, basis) in enumerate(zip(groups, bases, strict=True)):

@@ -1,7 +1,7 @@
 """How a model is to be read: found once, from its laws and their derivatives at a few states.
 
-The states are spread far around the prior, and the inputs of the first row are moved a little. Where two functions agree
-at such points they agree everywhere, but for what is written on purpose to change somewhere else.
+The states are spread far around the prior, and the inputs of the first row are moved a little. Where two functions
+agree at such points they agree everywhere, but for what is written on purpose to change somewhere else.
 """
 
 from typing import Any, NamedTuple
@@ -170,8 +170,8 @@ def _by_column(slopes: np.ndarray, columns: int) -> np.ndarray:
 
 
 def _sampled(values: list[np.ndarray], slopes: list[np.ndarray], columns: int) -> list[Sampled | None] | None:
-    """Parameters with one entry for each column, or one for all, None for one that never varies. Where one that varies has
-    any other shape (the logits of labels) the law cannot be read column by column, and there is no list."""
+    """Parameters with one entry for each column, or one for all, None for one that never varies. Where one that varies
+    has any other shape (the logits of labels) the law cannot be read column by column, and there is no list."""
     found: list[Sampled | None] = []
     for value, slope in zip(values, slopes, strict=True):
         shape, lead, d = value.shape[2:], value.shape[:2], slope.shape[-1]

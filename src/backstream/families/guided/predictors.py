@@ -1,8 +1,8 @@
 """The parameters of a law whose columns are independent, as functions of the state.
 
-A column's law has parameters: a location, a rate, a probability. On the right scale (as they are, their logarithm, their
-logit) they are often affine in the state. Such a scale is a predictor. Where a law is known by its predictors, a grid over them
-evaluates the law alone and never calls the model.
+A column's law has parameters: a location, a rate, a probability. On the right scale (as they are, their logarithm,
+their logit) they are often affine in the state. Such a scale is a predictor. Where a law is known by its predictors, a
+grid over them evaluates the law alone and never calls the model.
 """
 
 import warnings

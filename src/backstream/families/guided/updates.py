@@ -1,7 +1,7 @@
 """The ways to multiply a prediction with an emission, all in the coordinates z in which the prediction is N(0, I).
 
-Which one a model takes is found once, by `plan`. Each is a value that is called with the model, the row, the inputs and the
-prediction, and returns a `Tilted` law: the posterior of z, and the log density of the row given all rows before it.
+Which one a model takes is found once, by `plan`. Each is a value that is called with the model, the row, the inputs and
+the prediction, and returns a `Tilted` law: the posterior of z, and the log density of the row given all rows before it.
 """
 
 from abc import abstractmethod
@@ -55,7 +55,8 @@ class NormalColumns(eqx.Module):
         return jnp.broadcast_to(loc, law.event_shape)
 
     def whitener(self, law, row: Row):
-        """A function that divides columns by their noise, with zeros for what is missing; and the log scale it takes out."""
+        """A function that divides columns by their noise, with zeros for what is missing; and the log scale it takes
+        out."""
         missing = (~row.seen).sum() * 0.5 * LOG_2PI
         if isinstance(law, NORMALS):
             factor = seen_factor(law.covariance_matrix, row.seen)
@@ -93,10 +94,12 @@ class Groups(eqx.Module):
     """[groups, columns], 0 or 1."""
     rank: int = eqx.field(static=True)
     basis: Constant | None = eqx.field(static=True)
-    """[groups, rank, d]: the directions, where they are the same for all rows. Or else they are those of the predictors."""
+    """[groups, rank, d]: the directions, where they are the same for all rows. Or else they are those of the
+    predictors."""
     mixing: Constant | None = eqx.field(static=True)
-    """[groups, rank, columns · predictors + d]: which combinations of the predictors' slopes, and of the axes where these
-    are too few, span a group's directions. None where each group is one column with as many predictors as directions."""
+    """[groups, rank, columns · predictors + d]: which combinations of the predictors' slopes, and of the axes where
+    these are too few, span a group's directions. None where each group is one column with as many predictors as
+    directions."""
 
     @property
     def owner(self) -> np.ndarray:
