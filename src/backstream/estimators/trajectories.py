@@ -125,7 +125,7 @@ class Window(NamedTuple):
 
         def row(time, *known):
             parts = (time == 0, first), (time >= 1, moved), (time >= 0, seen)
-            return sum(choose(there, part, nothing, p, *known) for there, part in parts)
+            return jnp.stack([choose(there, part, nothing, p, *known) for there, part in parts])
 
         return jax.vmap(row)(self.times, xs[:-1], xs[1:], self.ys, self.us, log_q).sum()
 
