@@ -218,6 +218,7 @@ def _smooth(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, le
 def _one_step(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
     chain = _chain(p, q, ys, inputs)
     after = jax.vmap(q.moments)(jax.tree.map(lambda leaf: leaf[1:], chain.states))
+    assert chain.kernels is not None
     return Marginals(*jax.vmap(_push_back)(chain.kernels, *after))
 
 

@@ -87,7 +87,7 @@ class LogScore(OnlineEstimator):
         total = self._estimate(p, q, sums.total()[0], sums.total()[1:])
         return LogScoreCarry(state, sensitivity, sums), OnlineEstimate(total, increment, ess=nan, acceptance=nan)
 
-    def _parameters(self, p: StateSpaceModel, q: ScoringFamily) -> tuple[Array, Any]:
+    def _parameters(self, p: StateSpaceModel, q: Any) -> tuple[Array, Any]:
         """What is learned as one vector, and the way back to model and family."""
         (lam, to_q), (theta, to_p) = flatten(q), flatten(p)
         size = lam.size if self.learn_family else 0

@@ -60,7 +60,7 @@ class LearnerState(NamedTuple):
 class Unlearned(NamedTuple):
     """The family that a learner started from, which reads the same rows."""
 
-    q: BackwardFamily
+    q: ScoringFamily
     state: PyTree
     """a_t under its λ."""
     advantage: Array

@@ -1,7 +1,7 @@
 """What is read of numpyro's laws: moments of laws of the state, log densities of the columns of an observation."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,9 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
+
+Law = Any
+"""A numpyro law. Which attributes it has depends on what it is."""
 
 NORMALS = dist.MultivariateNormal, dist.LowRankMultivariateNormal
 NUM_DRAWS = 256
@@ -34,12 +37,12 @@ class Row(NamedTuple):
         return cls(jnp.round(filled).astype(fill.dtype), seen)
 
 
-def factorises(law: dist.Distribution) -> bool:
+def factorises(law: Law) -> bool:
     """Whether the log density is a sum over columns."""
     return isinstance(law, dist.Independent) and law.base_dist.event_shape == () and law.reinterpreted_batch_ndims == 1
 
 
-def column_log_probs(law: dist.Distribution, row: Row) -> Float[Array, " c"]:
+def column_log_probs(law: Law, row: Row) -> Float[Array, " c"]:
     """Terms that add up to log p(y) of what is seen: one a column where the law factorises, or else one in all.
 
     A correlated normal law is split by the Cholesky factor of its covariance, each column given those before it.
@@ -47,7 +50,7 @@ def column_log_probs(law: dist.Distribution, row: Row) -> Float[Array, " c"]:
     if factorises(law):
         return jnp.where(row.seen, law.base_dist.log_prob(row.y), 0.0)
     if isinstance(law, NORMALS):
-        factor = seen_factor(law.covariance_matrix, row.seen)
+        factor = seen_factor(jnp.asarray(law.covariance_matrix), row.seen)
         residual = solve_triangular(factor, jnp.where(row.seen, row.y - law.loc, 0.0), lower=True)
         terms = -0.5 * residual**2 - jnp.log(jnp.diagonal(factor)) - 0.5 * math.log(2 * math.pi)
         return jnp.where(row.seen, terms, 0.0)
@@ -68,7 +71,7 @@ class StateMoments(NamedTuple):
         return jnp.diag(self.cov) if self.cov.ndim == 1 else self.cov
 
 
-def knows_moments(law: dist.Distribution) -> bool:
+def knows_moments(law: Law) -> bool:
     """Whether mean and covariance can be read off the law. A mean or a variance that is infinite is known, too."""
     try:
         return law.mean is not None and (
@@ -78,7 +81,7 @@ def knows_moments(law: dist.Distribution) -> bool:
         return False
 
 
-def state_moments(law: dist.Distribution, known: bool, dtype) -> StateMoments:
+def state_moments(law: Law, known: bool, dtype) -> StateMoments:
     """Mean and covariance of a law of the state; from fixed draws where it is not `known` to have finite ones."""
     if not known:
         return _drawn_moments(law, dtype)
@@ -89,9 +92,9 @@ def state_moments(law: dist.Distribution, known: bool, dtype) -> StateMoments:
     return StateMoments(mean, jnp.broadcast_to(law.variance, (d,)).astype(dtype))
 
 
-def _drawn_moments(law: dist.Distribution, dtype) -> StateMoments:
+def _drawn_moments(law: Law, dtype) -> StateMoments:
     """The same draws at every call, so that the moments are a smooth function of the law's parameters."""
-    draws = law.sample(jax.random.key(0), (NUM_DRAWS,)).astype(dtype)
+    draws = jnp.asarray(law.sample(jax.random.key(0), (NUM_DRAWS,)), dtype)
     low, median, high = jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75], dtype), axis=0)
     draws = jnp.clip(draws, median - REACH * (high - low), median + REACH * (high - low))
     mean = draws.mean(0)

@@ -16,7 +16,7 @@ from backstream.models.base import Inputs, StateSpaceModel
 
 from .constants import Constant
 from .groups import find_groups
-from .laws import NORMALS, Row, column_log_probs, factorises, knows_moments, state_moments
+from .laws import NORMALS, Law, Row, column_log_probs, factorises, knows_moments, state_moments
 from .prediction import Transition
 from .predictors import Predictors, Sampled, affine_link, find_predictors
 from .updates import Closed, Propagated, Update
@@ -85,7 +85,7 @@ def _make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
     return Plan(len(scale), len(fill), transition, prior_known, update, Constant(fill))
 
 
-def _finite_moments(law: dist.Distribution) -> bool:
+def _finite_moments(law: Law) -> bool:
     if not knows_moments(law):
         return False
     spread = law.covariance_matrix if hasattr(law, "covariance_matrix") else law.variance
@@ -191,7 +191,7 @@ def _is_affine(moved, scale: np.ndarray, tolerance: float) -> bool:
     (_, cov), slope = moved
     slope = np.asarray(slope, float) / scale[:, None]
     cov = np.asarray(cov, float)
-    usable = np.isfinite(slope).all((-1, -2)) & np.isfinite(cov).reshape(*cov.shape[:2], -1).all(-1)
+    usable = np.asarray(np.isfinite(slope).all((-1, -2)) & np.isfinite(cov).reshape(*cov.shape[:2], -1).all(-1))
     if not usable[0].all():
         return False
     for slopes, covs, good in zip(slope, cov, usable, strict=True):
@@ -207,12 +207,12 @@ def _is_affine(moved, scale: np.ndarray, tolerance: float) -> bool:
 
 
 # ---- choosing --------------------------------------------------------------------------------------------------------
-def _choose_update(law: dist.Distribution, reading: _Reading, scale: np.ndarray, tolerance: float) -> Update:
+def _choose_update(law: Law, reading: _Reading, scale: np.ndarray, tolerance: float) -> Update:
     """The first that fits: a closed form, grids, or what works for many directions."""
     predictors, affine, normal = None, False, False
     if isinstance(law, NORMALS):
         normal = _same_noise(reading.noise, tolerance)
-        location = reading.parameters and reading.parameters[0]
+        location = None if reading.parameters is None else reading.parameters[0]
         affine = normal and (location is None or affine_link(location, tolerance) == "identity")
     elif reading.parameters is not None:
         found = find_predictors(law, reading.parameters, tolerance)
@@ -237,6 +237,6 @@ def _same_noise(noise: np.ndarray | None, tolerance: float) -> bool:
     return bool((spread <= tolerance * np.nanmax(np.abs(noise), axis=1)).all())
 
 
-def _only_location(law: dist.Distribution, predictors: Predictors) -> bool:
+def _only_location(law: Law, predictors: Predictors) -> bool:
     leaves = jax.tree.leaves(law.base_dist)
     return len(predictors.leaves) == 1 and leaves[predictors.leaves[0].index] is law.base_dist.loc

@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from .laws import Row
+from .laws import Law, Row
 
 
 class Link(NamedTuple):
@@ -57,7 +57,7 @@ class Predictors(eqx.Module):
     count: int = eqx.field(static=True)
     """Predictors of one column."""
 
-    def of(self, law: dist.Distribution) -> Float[Array, "c p"]:
+    def of(self, law: Law) -> Float[Array, "c p"]:
         """Their values."""
         columns = law.event_shape[0]
         values, found = jax.tree.leaves(law.base_dist), {}
@@ -66,7 +66,7 @@ class Predictors(eqx.Module):
                 found[leaf.predictor] = LINKS[leaf.link].to(jnp.broadcast_to(values[leaf.index], (columns,)))
         return jnp.stack([found[i] for i in range(self.count)], -1)
 
-    def log_prob(self, law: dist.Distribution, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
+    def log_prob(self, law: Law, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
         """Log densities of the columns of the law that has these predictors, and all else from `law`."""
         values, tree = jax.tree.flatten(law.base_dist)
         own = self.of(law)
@@ -88,7 +88,7 @@ class Sampled(NamedTuple):
     """[inputs, n, c, d], per standard deviation of the states"""
 
 
-def find_predictors(law: dist.Distribution, sampled: list[Sampled], tolerance: float) -> tuple[Predictors, bool] | None:
+def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -> tuple[Predictors, bool] | None:
     """The predictors of a law, and whether all are affine in the state; None where it cannot be read this way.
 
     `sampled` has what `jax.tree.leaves(law.base_dist)` are at several states, None for what never varies.
@@ -102,7 +102,7 @@ def find_predictors(law: dist.Distribution, sampled: list[Sampled], tolerance: f
         if link is None:
             affine, link = False, _natural_link(law.base_dist, parameters[index])
         with np.errstate(all="ignore"):
-            values = np.asarray(LINKS[link].to(parameter.values[0]), float)
+            values = np.asarray(LINKS[link].to(jnp.asarray(parameter.values[0])), float)
         for which, other in enumerate(kept):
             slope = _relation(other, values)
             if slope is not None:
@@ -124,7 +124,7 @@ def affine_link(parameter: Sampled, tolerance: float) -> str | None:
     """The first link under which, with the same inputs, the slope is the same at all states."""
     for name, link in LINKS.items():
         with np.errstate(all="ignore"):
-            scale = np.asarray(link.slope(parameter.values), float)
+            scale = np.asarray(link.slope(jnp.asarray(parameter.values)), float)
             slopes = parameter.slopes * scale[..., None]
             usable = link.safe(parameter.values) & np.isfinite(slopes).all(-1)
         if usable[0].sum(0).min() < 4:

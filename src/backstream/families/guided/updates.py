@@ -20,7 +20,7 @@ from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted, condition
 from .constants import Constant
 from .grids import SINGLE, Frame, fit
-from .laws import NORMALS, Row, column_log_probs, seen_factor
+from .laws import NORMALS, Law, Row, column_log_probs, seen_factor
 from .predictors import Predictors
 from .propagation import CavityDensity, Lift, propagate
 
@@ -50,16 +50,16 @@ class Update(eqx.Module):
 class NormalColumns(eqx.Module):
     """Columns that are normal around a function of the state, with noise that does not depend on it."""
 
-    def location(self, law) -> Float[Array, " c"]:
+    def location(self, law: Law) -> Float[Array, " c"]:
         loc = law.loc if isinstance(law, NORMALS) else law.base_dist.loc
         return jnp.broadcast_to(loc, law.event_shape)
 
-    def whitener(self, law, row: Row):
+    def whitener(self, law: Law, row: Row):
         """A function that divides columns by their noise, with zeros for what is missing; and the log scale it takes
         out."""
         missing = (~row.seen).sum() * 0.5 * LOG_2PI
         if isinstance(law, NORMALS):
-            factor = seen_factor(law.covariance_matrix, row.seen)
+            factor = seen_factor(jnp.asarray(law.covariance_matrix), row.seen)
 
             def whiten(columns):
                 kept = jnp.where(row.seen.reshape(-1, *[1] * (columns.ndim - 1)), columns, 0.0)
@@ -136,7 +136,7 @@ class AffineDensity(eqx.Module):
 
     predictors: Predictors
     groups: Groups
-    law: object
+    law: Law
     row: Row
     centre: Float[Array, "c p"]
     slope: Float[Array, "c p r"]
