@@ -76,7 +76,7 @@ def test_from_simulation_to_forecast(tmp_path):
     (folder / "smoothed.parquet").write_bytes(b"PAR1")
     assert "smoothed.parquet cannot be read" in here("plot", folder, check=1).stderr
     words = here("inspect", folder).stdout
-    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "2 trajectories" in words and "Health" in words
+    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "guided, learned" in words and "Health" in words
 
 
 @pytest.mark.slow

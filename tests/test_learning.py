@@ -107,7 +107,6 @@ def test_settings_choose_family_and_gradient():
     many = ChaoticRNN.random(9, key=KEY)
     assert Settings(learn_model=True).method_for(many) == "window", "81 derivatives are too many to carry forward"
     for wrong, sentence in (
-        ({"family": "innovation"}, "family must be one of"),
         ({"family": "conjugate", "method": "log-score"}, "has no log score"),
         ({"learn": False, "learn_model": True}, "nothing that could find the model"),
         ({"rate": -1.0}, "rate must be a positive number"),
