@@ -223,6 +223,14 @@ class Reader:
             raise RunError(f"{self._nameless} rows of {self._source.name} named no stream, and were passed over.")
 
 
+def _first_inputs(batch: Batch, config: Config) -> np.ndarray | None:
+    """Those of the first row. No time has passed before it, in any stream."""
+    if not config.columns.has_inputs():
+        return None
+    known = np.zeros(0) if batch.inputs is None else batch.inputs[0]
+    return np.append(known, 0.0) if config.columns.elapsed else known
+
+
 def learn(
     model: StateSpaceModel,
     source: Source,
@@ -251,7 +259,7 @@ def learn(
         first = next(batches, None)
         if first is None:
             return
-        make(None if first.inputs is None else first.inputs[0])
+        make(_first_inputs(first, config))
         batches = chain([first], batches)
     prepared, fleet = made[0]
     reader = Reader(fleet, source, config, warn)
