@@ -25,6 +25,7 @@ import pyarrow as pa
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
+from backstream.estimators.base import check_sizes
 from backstream.families.backward import AffineKernel, Chain, backward_chain, filter_states, sample_chain
 from backstream.families.base import BackwardFamily, Inputs
 from backstream.gaussian import Gaussian, scaled_cholesky
@@ -323,5 +324,6 @@ def _checked_data(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs
             row, column = infinite[0]
             raise ValueError(f"The observation in row {row}, column {column} is infinite.")
     _check_inputs(inputs, len(ys))
+    check_sizes(p, q, jax.tree.map(lambda leaf: leaf[0], inputs))
     leaves = jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))
     return jnp.asarray(ys, jnp.result_type(*leaves)), jax.tree.map(jnp.asarray, inputs)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backstream.estimators.trajectories import window_elbo
+from backstream.estimators.fixed_lag import window_elbo
 
 from .online import Info, LearnerState, OnlineLearner
 
