@@ -67,6 +67,8 @@ class OnlineEstimator(eqx.Module):
     ) -> tuple[Carry, OnlineEstimate]:
         """Each later one."""
 
+    estimates_elbo: ClassVar[bool] = True
+    """Whether what it ascends is the ELBO, so that an unbiased estimate of that tells whether it can be trusted."""
     survives: ClassVar[bool] = False
     """Whether a carry is good even where its estimate is not finite, so that the stream goes on from there."""
 

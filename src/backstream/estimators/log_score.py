@@ -40,6 +40,7 @@ class LogScore(OnlineEstimator):
 
     learn_model: bool = eqx.field(static=True, default=False)
     learn_family: bool = eqx.field(static=True, default=True)
+    estimates_elbo: ClassVar[bool] = False
     survives: ClassVar[bool] = True
 
     @property

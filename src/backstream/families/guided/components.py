@@ -32,8 +32,8 @@ class Pieces(NamedTuple):
 def cut(
     mean: Float[Array, " d"], factor: Float[Array, "d d"], bend: Float[Array, " d"]
 ) -> tuple[Float[Array, " j"], Callable[[Array], tuple[Array, Array]]]:
-    """A normal law as narrower ones along the column of its factor on which the transition bends most: the logarithms of
-    their weights, and the i-th one's mean and factor.
+    """A normal law as narrower ones along the column of its factor on which the transition bends most: the logarithms
+    of their weights, and the i-th one's mean and factor.
 
     N(0, 1) is N(0, b) convolved with N(0, 1 − b). The first is replaced by its Gauss–Hermite points.
     """
