@@ -134,8 +134,8 @@ class Monitor(eqx.Module):
     def _elbos(self, p, q: BackwardFamily, anchor: Any, ys: Any, inputs: Any, infos: Info, key: Any) -> np.ndarray:
         """Unbiased values of the window's ELBO per observation, one for each trajectory.
 
-        Where q is exact the log score is the ELBO, and no trajectory is drawn. Where the model's noise is singular there is
-        no density of a trajectory: the log score is then the only measure there is.
+        Where q is exact the log score is the ELBO, and no trajectory is drawn. Where the model's noise is singular
+        there is no density of a trajectory: the log score is then the only measure there is.
         """
         scores = np.asarray(infos.log_score)
         seen = np.isfinite(scores).any()
