@@ -77,7 +77,7 @@ def prepare(model: StateSpaceModel, config: Config) -> Prepared:
             f"({', '.join(columns.observed)}): choose them by name, or change the model's dimension."
         )
     watched, q, key = build(model, config.learning, u)
-    return Prepared(watched, q, key, (np.zeros((1, shape.obs_dim), dtype), None if u is None else u[None]))
+    return Prepared(watched, q, key, (np.full((1, shape.obs_dim), np.nan, dtype), None if u is None else u[None]))
 
 
 class Progress(NamedTuple):
