@@ -65,7 +65,7 @@ def main(quick: bool, picture: Path) -> None:
     ys = np.where(hidden[:, None], np.nan, full)
     log_scales, values = fit(ys, updates=40 if quick else 100)
     p = model(log_scales, ys[0, 0])
-    smoothed = bs.smooth(bs.Kalman.from_model(p), ys)
+    smoothed = bs.smooth(p, bs.Kalman.from_model(p), ys)
     mean = (smoothed.mean @ p.B.T)[:, 0]
     std = jnp.sqrt(jnp.einsum("i,tij,j->t", p.B[0], smoothed.cov, p.B[0]) + p.emission_scale[0] ** 2)
     seen = np.flatnonzero(~np.isnan(ys[:, 0]))

@@ -60,14 +60,15 @@ def main(quick: bool, picture: Path) -> None:
     state, _ = learner.scan(state, ys[1:])
 
     tuned = [kalman(p, std) for std in (0.1, 0.15, 0.2, 0.3, 0.4)]
-    best = min(tuned, key=lambda rival: bs.rmse(bs.smooth(rival, fresh).mean, states))  # chosen with the truth at hand
+    # chosen with the truth at hand
+    best = min(tuned, key=lambda rival: bs.rmse(bs.smooth(p, rival, fresh).mean, states))
     rivals = {"learned": state.average, "Kalman, nominal": kalman(p, 0.1), "Kalman, best": best}
     limit = bs.particle_limit(p, fresh, num_particles=1000, num_trajectories=50, key=jax.random.key(5))
     print(f"{len(fresh):,} fresh rows of 3 sensors, 5 % of the numbers lost. Errors of the states (RMSE):")
     print(f"{'':20}{'filtered':>10}{'smoothed':>10}{'90 % bands hold':>18}")
     filtered, curves, levels = {}, {}, np.linspace(0.1, 0.95, 18)
     for name, family in rivals.items():
-        filtered[name], smoothed = bs.filter(family, fresh), bs.smooth(family, fresh)
+        filtered[name], smoothed = bs.filter(p, family, fresh), bs.smooth(p, family, fresh)
         curves[name] = bs.calibration(smoothed, states, levels)
         errors = bs.rmse(filtered[name].mean, states), bs.rmse(smoothed.mean, states)
         held = 100 * bs.coverage(*smoothed.interval(0.9), states)

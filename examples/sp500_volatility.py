@@ -54,14 +54,14 @@ def main(quick: bool, picture: Path) -> None:
         print(f"{state.t:7,} days read: mu {p.mu[0]:+.2f}, phi {p.phi[0]:.3f}, sigma {p.sigma[0]:.3f}")
 
     # From here on nothing is learned. GARCH is fitted to the same history, and predicts the same days.
-    filtered, smoothed = bs.filter(state.average, ys), bs.smooth(state.average, ys)
+    filtered, smoothed = bs.filter(p, state.average, ys), bs.smooth(p, state.average, ys)
     mean, std = predictions(p, filtered)
     garch = arch_model(returns, mean="Zero")
     theirs = garch.fix(garch.fit(last_obs=history, disp="off").params).conditional_volatility.to_numpy()
     ours, last = np.exp(mean / 2 + std**2 / 4), slice(history, None)  # the root of the predicted variance
     scores = {
         "stochastic volatility": log_predictive(ys, mean, std)[last],
-        "before learning": log_predictive(ys, *predictions(start, bs.filter(q, ys)))[last],
+        "before learning": log_predictive(ys, *predictions(start, bs.filter(start, q, ys)))[last],
         "GARCH(1,1)": norm.logpdf(ys[last, 0], 0, theirs[last]),
         "constant volatility": norm.logpdf(ys[last, 0], 0, ys[:history].std()),
     }

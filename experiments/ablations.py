@@ -61,7 +61,7 @@ class WithoutEntropy(OfflineEstimator):
 
     def estimate(self, p, q, ys, inputs, key):
         def entropy(q):
-            last = jax.tree.map(lambda leaf: leaf[-1], filter_states(q, ys, inputs))
+            last = jax.tree.map(lambda leaf: leaf[-1], filter_states(p, q, ys, inputs))
             return -q.marginal(last).frame().log_det
 
         found = self.estimator.estimate(p, q, ys, inputs, key)

@@ -142,7 +142,7 @@ class Judge:
         }
 
     def errors(self, q: BackwardFamily) -> dict[str, float]:
-        smoothed, filtered = (law(q, self.ys, self.inputs) for law in (posterior.smooth, posterior.filter))
+        smoothed, filtered = (law(self.p, q, self.ys, self.inputs) for law in (posterior.smooth, posterior.filter))
         return {
             "smoothing": metrics.rmse(smoothed.mean, self.states),
             "filtering": metrics.rmse(filtered.mean, self.states),
@@ -170,8 +170,8 @@ class LinearJudge:
     def errors(self, q: BackwardFamily) -> dict[str, float]:
         return {
             "fresh_elbo": float(exact_per_step(self.p, q, self.ys)),
-            "smoothing": metrics.rmse(posterior.smooth(q, self.ys).mean, self.states),
-            "filtering": metrics.rmse(posterior.filter(q, self.ys).mean, self.states),
+            "smoothing": metrics.rmse(posterior.smooth(self.p, q, self.ys).mean, self.states),
+            "filtering": metrics.rmse(posterior.filter(self.p, q, self.ys).mean, self.states),
         }
 
 

@@ -85,7 +85,7 @@ class Settled(NamedTuple):
     def error(self, state: LearnerState) -> float:
         """Of the smoothed states on fresh data."""
         states, ys = self.fresh
-        return metrics.rmse(posterior.smooth(state.average, ys).mean, states)
+        return metrics.rmse(posterior.smooth(self.learner.model, state.average, ys).mean, states)
 
 
 def settled() -> Settled:
@@ -146,7 +146,7 @@ def units(scale: float, rows: int) -> dict[str, float]:
     learner = default_learner(p, Settings(lag=SETTINGS["lag"]))
     state, _ = learner.init(Innovation.from_model(p, SETTINGS["width"], key=keys[1]), ys[0], key=keys[2])
     state, infos = learner.scan(state, ys[1:])
-    exact = posterior.filter(Kalman.from_model(p), ys[1:]).mean
+    exact = posterior.filter(p, Kalman.from_model(p), ys[1:]).mean
     own, best = (metrics.rmse(np.asarray(mean, "float64") / scale, states[1:] / scale) for mean in (infos.mean, exact))
     return {"filtering": own, "kalman": best, "refused": int(np.sum(infos.refused))}
 

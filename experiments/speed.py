@@ -276,15 +276,15 @@ def paris(p: LinearGaussian, ys, N: int, M: int = 2) -> Program:
     return Program(run, ys, KEY)
 
 
-def additive(q, ys, N: int, weights) -> Program:
+def additive(p, q, ys, N: int, weights) -> Program:
     smoother = AdditiveSmoother(moments(), N, weights)
 
     def run(ys, key):
-        carry, _ = smoother.init(q, ys[0], key=jax.random.fold_in(key, 0))
+        carry, _ = smoother.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
 
         def step(carry, scanned):
             t, y = scanned
-            carry, total = smoother.step(q, carry, y, key=jax.random.fold_in(key, t))
+            carry, total = smoother.step(p, q, carry, y, key=jax.random.fold_in(key, t))
             return carry, total["x"]
 
         return jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))[1][-1]
@@ -298,11 +298,11 @@ def smoothing(settings: dict[str, Any]) -> dict[str, Any]:
     p = LinearGaussian.random(d, d, low=0.6, high=0.9, key=KEY)
     ys = p.simulate(chosen["length"], key=KEY)[1]
     q = Kalman.from_model(p)
-    exact = np.asarray(posterior.smooth(q, ys).mean).sum(0)
+    exact = np.asarray(posterior.smooth(p, q, ys).mean).sum(0)
     N = chosen["ours"]
     runs = {
-        f"ours, plain weights, N = {N}": additive(q, ys, N, SelfNormalised()),
-        f"ours, corrected weights, N = {N}": additive(q, ys, N, MomentCorrected(Quadratic(cross=True))),
+        f"ours, plain weights, N = {N}": additive(p, q, ys, N, SelfNormalised()),
+        f"ours, corrected weights, N = {N}": additive(p, q, ys, N, MomentCorrected(Quadratic(cross=True))),
     }
     runs |= {f"PaRIS, N = {n}": paris(p, ys, n) for n in chosen["paris"]}
     times = compared(runs, 3, len(ys))
@@ -342,7 +342,7 @@ def filtering(settings: dict[str, Any]) -> dict[str, Any]:
 
     runs = {
         "cuthbert, Kalman": Program(kalman_filter, ys),
-        "ours, Kalman family": Program(lambda ys: posterior.filter(q, ys).mean, ys),
+        "ours, Kalman family": Program(lambda ys: posterior.filter(p, q, ys).mean, ys),
         "cuthbert, particles": Program(bootstrap, ys),
         "ours, particles": lambda: metrics.particle_limit(p, ys, None, N, 1, key=KEY).filtered,
     }

@@ -90,10 +90,10 @@ def learned(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     epochs = settings["ours" if name.endswith("ours") else "paper"]["epochs"]
     began = time.process_time()
     found = fit(judge.p, q, judge.ys, estimator=estimator, optimiser=optimiser, num_epochs=epochs, key=key_fit)
-    smoothed = posterior.smooth(found.q, judge.ys)
+    smoothed = posterior.smooth(judge.p, found.q, judge.ys)
     return {
         "smoothing": metrics.rmse(smoothed.mean, judge.states),
-        "filtering": metrics.rmse(posterior.filter(found.q, judge.ys).mean, judge.states),
+        "filtering": metrics.rmse(posterior.filter(judge.p, found.q, judge.ys).mean, judge.states),
         "coverage_90": metrics.coverage(*smoothed.interval(0.9), judge.states),
         "elbo": np.round(found.elbo[:: max(1, epochs // 100)], 4).tolist(),
         "refused": int(found.refused),

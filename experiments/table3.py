@@ -99,7 +99,7 @@ class Snapshots:
 
     def on(self, states: Any, ys: Any) -> dict[str, Any]:
         """The first coordinate of a test sequence, and its smoothed mean at each snapshot."""
-        means = {str(n): _rounded(posterior.smooth(q, ys).mean) for n, q in self.kept.items()}
+        means = {str(n): _rounded(posterior.smooth(self.judge.p, q, ys).mean) for n, q in self.kept.items()}
         return {"states": _rounded(states), "smoothed": means}
 
 

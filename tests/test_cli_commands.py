@@ -76,7 +76,7 @@ def test_from_simulation_to_forecast(tmp_path):
     (folder / "smoothed.parquet").write_bytes(b"PAR1")
     assert "smoothed.parquet cannot be read" in here("plot", folder, check=1).stderr
     words = here("inspect", folder).stdout
-    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "2 trajectories" in words and "Health" in words
+    assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "guided, learned" in words and "Health" in words
 
 
 @pytest.mark.slow
@@ -118,14 +118,14 @@ class Moved(backstream.StateSpaceModel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["window", "recursion"])
-def test_a_shared_network_resumes(tmp_path, method):
+@pytest.mark.parametrize("method", ["log-score", "window", "recursion"])
+def test_a_run_with_inputs_resumes(tmp_path, method):
     """With an input and the time elapsed, which the model's dynamics read: in one piece or in two, the same rows."""
     rng = np.random.default_rng(0)
     frame = pandas.DataFrame({"at": np.cumsum(rng.uniform(0.1, 0.5, 60)), "push": rng.normal(size=60)})
     frame[["a", "b"]] = rng.normal(size=(60, 2))
     columns = backstream.Columns(observed=("a", "b"), time="at", inputs=("push",), elapsed=True)
-    settings = backstream.Settings(method, 4, 2, particles=4, width=4, shared=True, monitor_every=20)
+    settings = backstream.Settings(method=method, lag=4, trajectories=2, particles=4, monitor_every=20)
     options = {"settings": settings, "columns": columns, "progress": False}
     options["saving"] = backstream.Saving(checkpoint_every=30)
     whole = backstream.stream(Moved(), frame, tmp_path / "whole", **options)
@@ -168,7 +168,9 @@ def test_help_teaches_and_is_quick():
     for command in ("simulate", "stream", "smooth", "forecast", "evaluate", "plot", "inspect", "trust"):
         shown = " ".join(run(command, "--help").stdout.split())
         assert f"Example: backstream {command}" in shown, command
-        assert command != "stream" or "Step size. Default: 0.003; 0.001 for recursion without --shared." in shown
+        assert (
+            command != "stream" or "Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion)." in shown
+        )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

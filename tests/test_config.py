@@ -33,7 +33,7 @@ def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
     [
         (
             "[learning]\nparticels = 3",
-            "bad.toml, learning has an unknown key 'particels'; the keys are: method, lag",
+            "bad.toml, learning has an unknown key 'particels'; the keys are: family, learn",
         ),
         ("[learning]\nparticles = 3.5", "bad.toml, learning, particles must be a whole number, not 3.5"),
         ("[learning]\nparticles = true", "bad.toml, learning, particles must be a whole number, not True"),
@@ -75,14 +75,14 @@ def test_flags_win_over_the_file_which_wins_over_the_defaults(tmp_path):
         effective(FLAGS, file)
 
 
-def test_the_rate_is_that_of_the_method_unless_it_is_given(tmp_path):
-    """By flag, by file and from Python; what is written down is the number."""
-    for learning, rate in (({}, 3e-3), ({"method": "recursion"}, 1e-3), ({"method": "recursion", "rate": 2e-3}, 2e-3)):
+def test_settings_are_written_down_and_read_back(tmp_path):
+    """By flag, by file and from Python. What is left to the method is not written, and stays left to it."""
+    for learning in ({}, {"method": "recursion"}, {"method": "recursion", "rate": 2e-3}, {"learn": False}):
         config, _ = effective({**FLAGS, "learning": learning}, None)
         (tmp_path / "same.toml").write_text(f"[learning]\n{toml.dump(learning)}")
         assert config == effective(FLAGS, tmp_path / "same.toml")[0]
-        assert config.learning == Settings(**learning).settled() and f"rate = {rate}\n" in config.text()
-        assert Settings(**learning).step_size() == rate
+        assert config.learning == Settings(**learning)
+        assert ("rate = " in config.text().replace("model_rate", "")) == ("rate" in learning)
         (tmp_path / "run.toml").write_text(config.text())
         assert read_config(tmp_path / "run.toml") == config
 
@@ -95,7 +95,7 @@ def recorded(folder, **changes):
 
 
 def test_a_continued_run_keeps_its_settings(tmp_path):
-    before = recorded(tmp_path, learning=Settings(particles=50).settled())
+    before = recorded(tmp_path, learning=Settings(particles=50))
     config, identity = effective(FLAGS, None, tmp_path)
     assert config == before and identity == before.model.identity
     for flags, said in (

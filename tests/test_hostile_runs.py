@@ -179,7 +179,7 @@ HOSTILE = [*NAMING_CODE, *NOT_READ, shipped_model_with_odd_parameters]
 
 def hostile_run(folder, tables):
     """A run with results and a checkpoint, and the tables of a model in its configuration."""
-    columns, learning = Columns(observed=("y",)), Settings(monitor_every=20).settled()
+    columns, learning = Columns(observed=("y",)), Settings(monitor_every=20)
     config, rows = Config(columns=columns, learning=learning), np.arange(30)
     writer = RunWriter(folder / "run", config)
     filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30)}

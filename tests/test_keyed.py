@@ -30,7 +30,6 @@ from backstream.io.runs import RunWriter, read_reports
 from backstream.io.sources import open_source, read_all
 from backstream.io.streaming import prepare
 from backstream.learning import FleetSettings, Settings
-from backstream.learning.fleet import words
 from backstream.models import ChaoticRNN, StateSpaceModel
 from command import contents, here
 from command import run as run_command
@@ -41,7 +40,7 @@ ARGUMENTS = (
     *("--tick-rows", "4"),
 )
 """The same from the command line, with reports further apart."""
-SETTINGS = Settings(lag=3, trajectories=2, width=3, monitor_every=10).settled()
+SETTINGS = Settings(lag=3, trajectories=2, width=3, monitor_every=10)
 COLUMNS = Columns(observed=("y",), key="sensor")
 
 
@@ -57,7 +56,7 @@ def config(**fleet):
 
 @cache  # one learner, compiled once
 def prepared():
-    return prepare(model(), config())
+    return prepare(model(), config(), None)
 
 
 def lines(count=100, streams="abcde", seed=0):
@@ -89,7 +88,7 @@ def run(path, folder, made=None, pieces=None, warn=lambda sentence: None):
     """All of a source into a run, or until so many pieces are done."""
     made = made or config()
     with closing(RunWriter(folder, made)) as writer:
-        running = learn(prepared(), open_source(path, COLUMNS, dtype="float64"), made, writer, warn=warn)
+        running = learn(model(), open_source(path, COLUMNS, dtype="float64"), made, writer, warn=warn)
         with closing(running):
             return list(islice(running, pieces))
 
@@ -269,25 +268,22 @@ def test_inputs_time_and_model_of_each_stream_are_its_own(tmp_path):
     header, rows = "sensor,at,push,y", [row for _, row in sorted(rows)]
     columns = Columns(("y",), "at", ("push",), True, "sensor")
     world, settings = Pushed(jnp.array([0.5])), replace(SETTINGS, learn_model=True, model_rate=0.05, monitor_every=100)
-    kept = {"precision": "float64", "model": describe(world), "learning": settings.settled()}
+    kept = {"precision": "float64", "model": describe(world), "learning": settings}
     together = Config(**kept, columns=columns, fleet=FleetSettings(common=False, tick_rows=4))
     apart = Config(**kept, columns=replace(columns, key=None))
 
-    def learned(made, folder, rows, learn, prepared):
+    def learned(made, folder, rows, learn):
         source = folder.with_suffix(".csv")
         source.write_text("\n".join([header, *rows]) + "\n")
         with closing(RunWriter(folder, made)) as writer:
-            list(learn(prepared, open_source(source, made.columns, dtype="float64"), made, writer))
+            list(learn(world, open_source(source, made.columns, dtype="float64"), made, writer))
         opened = Run(folder, world)
         return opened, opened.filtered(), opened.smooth(source)
 
-    whole = prepare(world, together)
-    opened, filtered, smoothed = learned(together, tmp_path / "run", rows, learn, whole)
+    opened, filtered, smoothed = learned(together, tmp_path / "run", rows, learn)
     for name in "ab":
-        first, second = words(name)
-        drawing = whole._replace(key=jax.random.fold_in(jax.random.fold_in(whole.key, first), second))
         own = [row for row in rows if row.startswith(name)]
-        alone, told, law = learned(apart, tmp_path / name, own, streaming.learn, drawing)
+        alone, told, law = learned(apart, tmp_path / name, own, streaming.learn)
         mine = [i for i, row in enumerate(rows) if row.startswith(name)]
         for column in ("mean_0", "std_0"):
             np.testing.assert_allclose(filtered[column].to_numpy()[mine], told[column].to_numpy(), rtol=1e-9)

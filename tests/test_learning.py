@@ -17,6 +17,7 @@ from backstream.estimators import (
     FixedLag,
     Frozen,
     KernelRidge,
+    LogScore,
     MomentCorrected,
     Quadratic,
     RecursiveScore,
@@ -24,8 +25,7 @@ from backstream.estimators import (
     Renewal,
     Scan,
 )
-from backstream.families import Innovation, Kalman, PerStep
-from backstream.families.linearise import Tangent
+from backstream.families import Conjugate, Guided, Innovation, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
 from backstream.learning.defaults import build
 from backstream.learning.parameters import ModelParameters
@@ -72,14 +72,67 @@ def test_the_same_bits_however_the_stream_is_cut():
     assert_same_bits(results[0], results[2])
 
 
-def test_shared_settings():
-    """The family that they build, a rate that held dynamics bear, and what they cannot go with."""
-    p = ChaoticRNN.random(3, key=KEY)
-    _, q, _ = build(p, Settings(shared=True, method="recursion"))
-    assert isinstance(q, Innovation) and q.shared and isinstance(q.dynamics, Tangent)
-    assert Settings(shared=True, method="recursion").step_size() == Settings().step_size()
-    with pytest.raises(ValueError, match="cannot go with learn_model"):
-        Settings(shared=True, learn_model=True)
+class Level(StateSpaceModel):
+    """A level seen through Student-t noise: nothing that a Kalman filter knows."""
+
+    scale: jax.Array
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(x, self.scale).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.StudentT(3.0, x, 0.3).to_event(1)
+
+
+def test_settings_choose_family_and_gradient():
+    level, linear = Level(jnp.array(0.1)), LinearGaussian.random(2, 1, key=KEY)
+
+    def built(p, **settings):
+        watched, q, _ = build(p, Settings(**settings))
+        return q, watched.learner.estimator
+
+    q, estimator = built(level)
+    assert isinstance(q, Guided) and isinstance(estimator, LogScore)
+    assert estimator.learn_family and not estimator.learn_model
+    assert not built(linear)[1].learn_family, "with an exact posterior there is nothing to learn in λ"
+    assert built(linear, learn_model=True)[1] == LogScore(learn_model=True, learn_family=False)
+    assert built(level, learn=False)[1] == LogScore(learn_family=False)
+    assert isinstance(built(level, method="window")[1], FixedLag)
+    assert isinstance(built(level, method="recursion", particles=4)[1], RecursiveScore)
+    assert isinstance(built(level, family="conjugate", width=4)[0], Conjugate)
+    assert isinstance(built(level, family="recurrent", width=4)[1], FixedLag)
+    many = ChaoticRNN.random(9, key=KEY)
+    assert Settings(learn_model=True).method_for(many) == "window", "81 derivatives are too many to carry forward"
+    for wrong, sentence in (
+        ({"family": "conjugate", "method": "log-score"}, "has no log score"),
+        ({"learn": False, "learn_model": True}, "nothing that could find the model"),
+        ({"rate": -1.0}, "rate must be a positive number"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            Settings(**wrong)
+
+
+def test_the_better_of_learned_and_unlearned_is_reported():
+    """A λ that starts far off is learned away from, and reported; one that a mad rate ruins is not."""
+    p = Level(jnp.array(0.1))
+    ys = p.simulate(600, key=KEY)[1]
+    good = Guided.from_model(p)
+    off = eqx.tree_at(lambda q: q.log_inflation, good, jnp.asarray(4.0))
+    for q, rate, learned in ((off, 5e-2, True), (good, 3.0, False)):
+        made = OnlineLearner(p, LogScore(), optax.adam(rate))
+        state, _ = made.init(q, ys[0], key=KEY)
+        state, infos = made.scan(state, ys[1:])
+        assert (state.unlearned.advantage > 0) == learned
+        expected = state.average if learned else q
+        assert float(state.result().log_inflation) == float(expected.log_inflation)
+        reported, other = (
+            (state.filtered, state.unlearned.state) if learned else (state.unlearned.state, state.filtered)
+        )
+        assert infos.mean[-1] == reported.mean and infos.mean[-1] != other.mean
+        assert infos.log_score[-1] == q.log_score(reported)
 
 
 class Poisoned(RecursiveScore.__mro__[1]):

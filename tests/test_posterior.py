@@ -6,6 +6,7 @@ Seeds are fixed. Each stochastic test states how often it would fail with anothe
 import cuthbert
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from cuthbert.gaussian import kalman
@@ -190,6 +191,10 @@ def test_what_is_wrong_is_said():
         (lambda: posterior.filter(p, q, ys[:, :1]), r"ys must have shape \[T, 2\] .* not \(6, 1\)"),
         (lambda: posterior.smooth(p, q, ys[:0]), "at least 1"),
         (lambda: posterior.smooth(p, q, ys, np.zeros((5, 1))), r"leading axis of length 6, but one has shape \(5, 1\)"),
+        (
+            lambda: posterior.filter(LinearGaussian.random(3, 2, key=jax.random.key(0)), q, ys),
+            "The model has 3 states, the family Kalman has 2",
+        ),
         (lambda: posterior.one_step_smooth(p, q, ys[:1]), "needs at least 2 observations, not 1"),
         (lambda: posterior.sample_trajectories(p, q, ys, None, 0, key=jax.random.key(0)), "at least 1, not 0"),
         (lambda: posterior.forecast(p, marginals, 0, key=jax.random.key(0)), "horizon must be at least 1, not 0"),
@@ -199,3 +204,12 @@ def test_what_is_wrong_is_said():
             wrong()
     with pytest.raises(TypeError, match="PerStep holds the parameters of one time only"):
         posterior.filter(p, PerStep.create(2, 2, width=2, key=jax.random.key(0)), ys)
+
+
+def test_the_model_comes_first(monkeypatch):
+    """As a user sees it, for whom no annotations are checked."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    p, q, ys = linear()
+    for wrong in (lambda: posterior.filter(q, ys, ys), lambda: posterior.smooth(q, p, ys)):
+        with pytest.raises(TypeError, match="The model comes first, then the family, then the observations"):
+            wrong()

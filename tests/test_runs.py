@@ -15,7 +15,7 @@ from backstream.io.runs import RunWriter, open_config, read_filtered, read_repor
 from backstream.io.tables import write_table
 from backstream.learning import Report, Settings
 
-CONFIG = Config(learning=Settings().settled(), saving=Saving(checkpoint_every=10, keep=2))
+CONFIG = Config(learning=Settings(), saving=Saving(checkpoint_every=10, keep=2))
 
 
 def report(t):

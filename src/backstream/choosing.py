@@ -32,5 +32,4 @@ def choose(predicate: Bool[Array, ""], yes: Callable, no: Callable, *operands: P
         arrays = jax.tree.map(lambda leaf: jnp.where(holds, leaf, jax.lax.stop_gradient(leaf)), arrays)
         return function(*eqx.combine(arrays, rest))
 
-    predicate = jnp.asarray(predicate)
     return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), taken(yes, predicate), taken(no, ~predicate))

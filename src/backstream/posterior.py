@@ -25,6 +25,7 @@ import pyarrow as pa
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
+from backstream.estimators.base import check_sizes
 from backstream.families.backward import AffineKernel, Chain, backward_chain, filter_states, sample_chain
 from backstream.families.base import BackwardFamily, Inputs
 from backstream.gaussian import Gaussian, scaled_cholesky
@@ -219,6 +220,7 @@ def _smooth(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, le
 def _one_step(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
     chain = _chain(p, q, ys, inputs)
     after = jax.vmap(q.moments)(jax.tree.map(lambda leaf: leaf[1:], chain.states))
+    assert chain.kernels is not None
     return Marginals(*jax.vmap(_push_back)(chain.kernels, *after))
 
 
@@ -324,5 +326,6 @@ def _checked_data(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs
     _check_inputs(p, inputs, len(ys))
     if known(ys):
         check_observations(p, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
+    check_sizes(p, q, jax.tree.map(lambda leaf: leaf[0], inputs))
     leaves = jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))
     return jnp.asarray(ys, jnp.result_type(*leaves)), jax.tree.map(jnp.asarray, inputs)

@@ -1,17 +1,17 @@
-"""Plans: which update a model gets, which predictors its law has, and what the plan sees of inputs and of far states."""
+"""Plans: which update a model gets, which predictors its law has, what is seen of other inputs and of far states."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from toys import Toy
 
 import backstream as bs
+from backstream.families.guided.laws import Row
 from backstream.families.guided.plan import make_plan
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
-from backstream.families.guided.laws import Row
 from backstream.models.laws import columns_of
-from toys import Toy
 
 SEVEN = jax.random.normal(jax.random.key(0), (7, 7))
 

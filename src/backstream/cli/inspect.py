@@ -67,8 +67,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
         + (f"; inputs {', '.join(columns['inputs'])}" if columns["inputs"] else "")
         + (f"; time {columns['time']}" if columns["time"] else "")
         + ("; time since the last row is an input" if columns["elapsed"] else ""),
-        f"Learning   {_method(learning)}, rate {learning['rate']:g}, width {learning['width']}, "
-        f"seed {learning['seed']}, {config['precision']}"
+        f"Posterior  {learning['family']}{_learning(learning)}; seed {learning['seed']}, {config['precision']}"
         + (", the model too" if learning["learn_model"] else "")
         + f"; backstream {config['version']}",
         f"Saved      {found['position']:,} rows"
@@ -114,7 +113,13 @@ def _of_stream(learning: dict[str, Any], reports: list[Any], whose: str) -> list
     return lines + [f"Health     {whose}{warning}" for warning in latest.warnings]
 
 
-def _method(learning: dict[str, Any]) -> str:
-    if learning["method"] == "recursion":
-        return f"recursion with {learning['particles']} particles"
-    return f"window of {learning['lag']} rows with {learning['trajectories']} trajectories"
+def _learning(learning: dict[str, Any]) -> str:
+    if not learning["learn"]:
+        return ", nothing learned"
+    how = {
+        None: "",
+        "log-score": " by the log score",
+        "window": f" from a window of {learning['lag']} rows with {learning['trajectories']} trajectories",
+        "recursion": f" by the recursion with {learning['particles']} particles",
+    }[learning["method"]]
+    return f", learned{how}" + ("" if learning["rate"] is None else f" at rate {learning['rate']:g}")

@@ -233,7 +233,7 @@ def _learn(
             raise typer.Exit(stop.exit_code()) from None
         raise
     config = replace(config, model=choice, columns=source.columns)
-    prepared = streaming.prepare(model, config)
+    streaming.check_fit(model, config)
     last, warnings, refused, told, learn = 0, 0, 0, False, streaming.learn
     if config.columns.key is not None:
         learn = partial(keyed.learn, mesh=others.mesh())
@@ -242,7 +242,7 @@ def _learn(
         nullcontext() if path is None else closing(others.writer(path, config)) as writer,
         ProgressLine(others.is_first()) as line,
         closing(
-            learn(prepared, source, config, writer, skip=skip, stopped=stopped, warn=others.first(line.say))
+            learn(model, source, config, writer, skip=skip, stopped=stopped, warn=others.first(line.say))
         ) as pieces,
     ):
         for piece in pieces:

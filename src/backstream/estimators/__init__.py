@@ -5,6 +5,7 @@ from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, S
 from .baselines import LeaveOneOut, NoBaseline, SameSample
 from .corrected import MomentCorrected, Quadratic
 from .exact import Exact
+from .fixed_lag import FixedLag, WindowAverage, WindowIncrement
 from .functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
 from .log_score import LogScore
 from .objectives import Increment, Renewal
@@ -14,7 +15,7 @@ from .regressors import KernelRidge, Network
 from .reverse import ReverseScore
 from .score import RecursiveScore
 from .sensitivity import Forward, Frozen, Truncated
-from .trajectories import BackwardTrajectories, FixedLag, WindowAverage, WindowIncrement
+from .trajectories import BackwardTrajectories
 from .weights import AcceptReject, BackwardSampling, SelfNormalised
 
 __all__ = [

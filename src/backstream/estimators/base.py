@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily, State
 from backstream.models.base import StateSpaceModel
-from backstream.models.density import check_model, check_observations
+from backstream.models.density import ModelShape, check_model, check_observations
 
 Inputs = Any
 Carry = Any
@@ -67,6 +67,8 @@ class OnlineEstimator(eqx.Module):
     ) -> tuple[Carry, OnlineEstimate]:
         """Each later one."""
 
+    estimates_elbo: ClassVar[bool] = True
+    """Whether what it ascends is the ELBO, so that an unbiased estimate of that tells whether it can be trusted."""
     survives: ClassVar[bool] = False
     """Whether a carry is good even where its estimate is not finite, so that the stream goes on from there."""
 
@@ -175,7 +177,15 @@ def check_case(p: StateSpaceModel, q: BackwardFamily, ys: Array | np.ndarray, in
     Sizes are checked always, values (infinities, missing coordinates) where they are known: not while JAX is tracing.
     """
     rows = ys[None] if ys.ndim == 1 else ys
-    u = inputs if ys.ndim == 1 else jax.tree.map(lambda leaf: leaf[0], inputs)
+    shape = check_sizes(p, q, inputs if ys.ndim == 1 else jax.tree.map(lambda leaf: leaf[0], inputs))
+    if rows.ndim != 2 or rows.shape[1] != shape.obs_dim:
+        raise ValueError(f"An observation has {shape.obs_dim} columns in this model, but its shape is {ys.shape}.")
+    if not isinstance(rows, Tracer):
+        check_observations(shape, np.asarray(rows))
+
+
+def check_sizes(p: StateSpaceModel, q: BackwardFamily, u: Inputs = None) -> ModelShape:
+    """The sizes of a model, once they are known to be those of the family. Raises ValueError otherwise."""
     shape = check_model(p, u)
     for name, of_model, of_family in (
         ("states", shape.state_dim, q.state_dim),
@@ -183,7 +193,4 @@ def check_case(p: StateSpaceModel, q: BackwardFamily, ys: Array | np.ndarray, in
     ):
         if of_model != of_family:
             raise ValueError(f"The model has {of_model} {name}, the family {type(q).__name__} has {of_family}.")
-    if rows.ndim != 2 or rows.shape[1] != shape.obs_dim:
-        raise ValueError(f"An observation has {shape.obs_dim} columns in this model, but its shape is {ys.shape}.")
-    if not isinstance(rows, Tracer):
-        check_observations(shape, np.asarray(rows))
+    return shape

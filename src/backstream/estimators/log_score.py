@@ -1,7 +1,7 @@
 """The gradient of the log score: how probable each row was, given those before it.
 
-The log scores of a stream add up to its log-likelihood, as the family sees it. Where the family is exact their gradient in θ
-is that of the likelihood.
+The log scores of a stream add up to its log-likelihood, as the family sees it. Where the family is exact their gradient
+in θ is that of the likelihood.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -29,8 +29,8 @@ class LogScoreCarry(NamedTuple):
 class LogScore(OnlineEstimator):
     """The log score of each row and its derivative in λ, and in θ with `learn_model`.
 
-    The state's derivatives are carried forward (real-time recurrent learning): the gradient is exact, and costs about one
-    more update of the filter for each parameter. It is for few parameters. Without `learn_family` λ stays as it is.
+    The state's derivatives are carried forward (real-time recurrent learning): the gradient is exact, and costs about
+    one more update of the filter for each parameter. It is for few parameters. Without `learn_family` λ stays as it is.
 
         estimator = LogScore(learn_model=True)
         carry, estimate = estimator.init(p, q, ys[0], key=key)
@@ -40,6 +40,7 @@ class LogScore(OnlineEstimator):
 
     learn_model: bool = eqx.field(static=True, default=False)
     learn_family: bool = eqx.field(static=True, default=True)
+    estimates_elbo: ClassVar[bool] = False
     survives: ClassVar[bool] = True
 
     @property
@@ -87,7 +88,7 @@ class LogScore(OnlineEstimator):
         total = self._estimate(p, q, sums.total()[0], sums.total()[1:])
         return LogScoreCarry(state, sensitivity, sums), OnlineEstimate(total, increment, ess=nan, acceptance=nan)
 
-    def _parameters(self, p: StateSpaceModel, q: ScoringFamily) -> tuple[Array, Any]:
+    def _parameters(self, p: StateSpaceModel, q: Any) -> tuple[Array, Any]:
         """What is learned as one vector, and the way back to model and family."""
         (lam, to_q), (theta, to_p) = flatten(q), flatten(p)
         size = lam.size if self.learn_family else 0

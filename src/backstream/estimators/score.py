@@ -59,8 +59,9 @@ class RecursiveScore(OnlineEstimator):
     """The ELBO and its gradient from one observation to the next, without ever going back.
 
     `num_particles` is N. `weights` chooses the backward weights, `baseline` the control variate, `sensitivity` how
-    η_{t-1} and η_t depend on λ, `objective` what is ascended. `learn_model` adds the gradient in θ; `functional` an
-    additive functional whose expectation under q_{0:t} rides on the same weights.
+    η_{t-1} and η_t depend on λ, `objective` what is ascended. `learn_model` adds the gradient in θ at a given q,
+    without what θ changes in a q that reads it; `functional` an additive functional whose expectation under q_{0:t}
+    rides on the same weights.
 
         estimator = RecursiveScore(100)
         carry, estimate = estimator.init(p, q, ys[0], key=key)
@@ -213,7 +214,8 @@ class RecursiveScore(OnlineEstimator):
         return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
 
     def _pull_backward(self, pull_back, p, q, previous, state, xi, cotangents) -> Cotangents:
-        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i, or a mean."""
+        """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i, or a
+        mean."""
         through_potential = pull_back(
             lambda q, a, x: q.kernel(p, a).potential(x).into(previous.frame).eta, q, state, cotangents, xi
         )

@@ -1,4 +1,4 @@
-"""Estimators from reparameterised backward trajectories: over a whole sequence, or over a sliding window.
+"""The estimator from reparameterised backward trajectories over a whole sequence.
 
 Along a trajectory x_t ~ q_t, x_{s-1} ~ q_{s-1|s}(x_s, ·), drawn backwards with noise that does not depend on λ, the
 ELBO is the mean of
@@ -8,44 +8,29 @@ ELBO is the mean of
 and its gradient that of the derivative along the path.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float
 
-from backstream.choosing import choose
-from backstream.families.backward import Chain, backward_chain, filter_states, first_state, sample_chain
-from backstream.families.base import BackwardFamily, State
-from backstream.gaussian import Gaussian
+from backstream.families.backward import backward_chain, filter_states, sample_chain
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 
-from .base import (
-    Estimate,
-    OfflineEstimator,
-    OnlineEstimate,
-    OnlineEstimator,
-    differentiate,
-)
-from .branching import branch
-from .sums import CompensatedSum
+from .base import OfflineEstimator, differentiate
 
 
-def _check_num_trajectories(num_trajectories: int) -> None:
+def check_num_trajectories(num_trajectories: int) -> None:
     if num_trajectories < 1:
         raise ValueError(f"num_trajectories must be at least 1, not {num_trajectories}.")
 
 
-def _emissions(p: StateSpaceModel, xs: Float[Array, "t d"], ys: Array, us: Inputs) -> Float[Array, " t"]:
+def emissions(p: StateSpaceModel, xs: Float[Array, "t d"], ys: Array, us: Inputs) -> Float[Array, " t"]:
+    """log g_s(x_s, y_s)."""
     return jax.vmap(lambda x, y, u: log_emission(p, x, y, u))(xs, ys, us)
 
 
-def _transitions(p: StateSpaceModel, xs: Float[Array, "t d"], us: Inputs) -> Float[Array, " t-1"]:
+def transitions(p: StateSpaceModel, xs: Float[Array, "t d"], us: Inputs) -> Float[Array, " t-1"]:
+    """log m_s(x_{s-1}, x_s), s ≥ 1. `us` are the inputs from the second row on."""
     return jax.vmap(lambda x_prev, x, u: log_transition(p, x_prev, x, u))(xs[:-1], xs[1:], us)
 
 
@@ -62,7 +47,7 @@ class BackwardTrajectories(OfflineEstimator):
     learn_model: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        _check_num_trajectories(self.num_trajectories)
+        check_num_trajectories(self.num_trajectories)
 
     def estimate(self, p, q, ys, inputs, key):
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
@@ -73,251 +58,9 @@ class BackwardTrajectories(OfflineEstimator):
 
             def one(z):
                 xs, log_q = sample_chain(p, q, chain, z)
-                log_p = _emissions(p, xs, ys, inputs).sum() + _transitions(p, xs, later).sum()
+                log_p = emissions(p, xs, ys, inputs).sum() + transitions(p, xs, later).sum()
                 return log_prior(p, xs[0], first) + log_p - log_q.sum()
 
             return jax.vmap(one)(jax.random.normal(key, shape, chain.marginals.eta1.dtype)).mean()
 
         return differentiate(elbo, p, q, self.learn_model)
-
-
-class Window(NamedTuple):
-    """The observations of times t − L + 1, …, t; the states of times t − L, …, t; and what precedes them."""
-
-    chain: Chain
-    ys: Float[Array, "l dy"]
-    us: PyTree
-    anchor: Gaussian | None
-    """q_{t-L}, frozen, the prior of the first state; None while the window still reaches back to time 0."""
-    times: Int[Array, " l"]
-    """Those of the observations, negative where there is none yet."""
-
-    def drop_last(self) -> "Window":
-        ys, us, times = jax.tree.map(lambda leaf: leaf[:-1], (self.ys, self.us, self.times))
-        return Window(self.chain.drop_last(), ys, us, self.anchor, times)
-
-    def elbos(self, p: StateSpaceModel, q: BackwardFamily, noise: Float[Array, "n s d"]) -> Float[Array, " n"]:
-        """One unbiased value of the window's ELBO for each trajectory."""
-
-        def one(z):
-            xs, log_q = sample_chain(p, q, self.chain, z)
-            if self.anchor is None:
-                return self._from_start(p, xs, log_q[:-1]) - log_q[-1]
-            emissions, moves = _emissions(p, xs[1:], self.ys, self.us), _transitions(p, xs, self.us) - log_q[:-1]
-            return self.anchor.log_prob(xs[0]) + emissions.sum() + moves.sum() - log_q[-1]
-
-        return jax.vmap(one)(noise[:, : len(self.ys) + 1])
-
-    def _from_start(self, p: StateSpaceModel, xs: Float[Array, "s d"], log_q: Float[Array, " l"]) -> Float[Array, ""]:
-        """log χ(x_0) and all that follows it but log q_t(x_t). What there is not yet is nothing."""
-
-        def nothing(p, x_prev, x, y, u, log_q):
-            return jnp.zeros((), x.dtype)
-
-        def first(p, x_prev, x, y, u, log_q):
-            return log_prior(p, x, u)
-
-        def moved(p, x_prev, x, y, u, log_q):
-            return log_transition(p, x_prev, x, u) - log_q
-
-        def seen(p, x_prev, x, y, u, log_q):
-            return log_emission(p, x, y, u)
-
-        def row(time, *known):
-            parts = (time == 0, first), (time >= 1, moved), (time >= 0, seen)
-            return sum(choose(there, part, nothing, p, *known) for there, part in parts)
-
-        return jax.vmap(row)(self.times, xs[:-1], xs[1:], self.ys, self.us, log_q).sum()
-
-
-def window_elbo(
-    p: StateSpaceModel,
-    q: BackwardFamily,
-    anchor: State,
-    ys: Float[Array, "l dy"],
-    inputs: Inputs = None,
-    num_trajectories: int = 1,
-    *,
-    key: Array,
-) -> Float[Array, " n"]:
-    """Unbiased values, one for each trajectory, of the ELBO of the observations `ys` that follow the state `anchor`.
-
-    The law q has at `anchor` is the prior of the state before the first of them.
-    """
-    chain = backward_chain(p, q, _replay(p, q, anchor, ys, inputs))
-    noise = jax.random.normal(key, (num_trajectories, len(ys) + 1, q.state_dim), chain.marginals.eta1.dtype)
-    times = jnp.arange(1, len(ys) + 1)
-    return Window(chain, ys, inputs, q.marginal(anchor), times).elbos(p, q, noise)
-
-
-class AbstractWindowObjective(eqx.Module):
-    """What is ascended, given the ELBO of a window."""
-
-    @abstractmethod
-    def value(self, elbo: Callable[[Window], Array], window: Window) -> Float[Array, ""]:
-        """The objective, a differentiable function of the window."""
-
-    @abstractmethod
-    def begin(self, estimate: Estimate) -> PyTree:
-        """What is carried, after the first observation, to form totals."""
-
-    @abstractmethod
-    def conclude(self, carry: PyTree, estimate: Estimate, size: Array) -> tuple[PyTree, Estimate, Estimate]:
-        """The carry, the total and the increment, given the value, with its gradients, for `size` observations."""
-
-
-class WindowAverage(AbstractWindowObjective):
-    """The window's ELBO divided by its number of observations: what is done where there is no recursion.
-
-    The total is that of the window, not of the stream.
-    """
-
-    def value(self, elbo, window):
-        return elbo(window)
-
-    def begin(self, estimate):
-        return None
-
-    def conclude(self, carry, estimate, size):
-        return None, estimate, jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), estimate)
-
-
-class WindowIncrement(AbstractWindowObjective):
-    """What the newest observation adds to the window's ELBO, with the same noise for both windows.
-
-    The increments add up to the ELBO: exactly so, in expectation, while the window reaches back to the first
-    observation, and afterwards as far as log q_{t-L} can stand, up to a constant, for H_{t-L}. The total is their sum.
-    """
-
-    def value(self, elbo, window):
-        return elbo(window) - elbo(window.drop_last())
-
-    def begin(self, estimate):
-        vector, _ = ravel_pytree(estimate)
-        return CompensatedSum.zeros(vector.shape, vector.dtype).add(vector)
-
-    def conclude(self, carry, estimate, size):
-        vector, unravel = ravel_pytree(estimate)
-        carry = carry.add(vector)
-        return carry, unravel(carry.total()), estimate
-
-
-class FixedLagCarry(NamedTuple):
-    anchor: State
-    """a_{t-L+1}, from which the next window starts; of no meaning before t = L − 1."""
-    ys: Float[Array, "l dy"]
-    us: PyTree
-    seen: Int[Array, ""]
-    sums: PyTree
-
-
-class FixedLag(OnlineEstimator):
-    """The ELBO of a sliding window of the last `lag` observations, from reparameterised trajectories.
-
-    At every observation the states are replayed under the current λ from a_{t-L}, which is taken as constant, and
-    trajectories are drawn backwards from t to t − L. The first state has the filter q_{t-L}, frozen, as its prior: at
-    the optimum H_{t-L} = log q_{t-L} up to a constant, so that this is what should stand for all that came before.
-    Until `lag` observations have been read, the window is the whole stream and its prior that of the model.
-
-    `objective` is `WindowAverage()` or `WindowIncrement()`; `learn_model` adds the gradient with respect to θ. Whatever
-    takes more than `lag` steps to show is not learned.
-
-        estimator = FixedLag(lag=8, num_trajectories=4)
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
-        estimate.increment.gradient
-    """
-
-    lag: int = eqx.field(static=True)
-    num_trajectories: int = eqx.field(static=True)
-    objective: AbstractWindowObjective = WindowAverage()
-    learn_model: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self):
-        if self.lag < 1:
-            raise ValueError(f"lag must be at least 1, not {self.lag}.")
-        _check_num_trajectories(self.num_trajectories)
-
-    def init(self, p, q, y, u=None, *, key):
-        one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (y, u))
-        estimate = BackwardTrajectories(self.num_trajectories, self.learn_model)(p, q, *one, key=key)
-        # Where there is no row yet stands the first.
-        ys, us = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.lag, axis=0), one)
-        sums = self.objective.begin(estimate)
-        carry = FixedLagCarry(first_state(p, q, y, u), ys, us, jnp.asarray(1), sums)
-        return carry, _report(estimate, estimate)
-
-    def step(self, p, q, carry, y, u=None, *, key):
-        def append(kept, leaf):
-            return jnp.concatenate([kept[1:], jnp.asarray(leaf, kept.dtype)[None]])
-
-        ys, us = append(carry.ys, y), jax.tree.map(append, carry.us, u)
-        times = carry.seen - jnp.arange(self.lag)[::-1]
-
-        found, anchor = branch(
-            carry.seen >= self.lag, FixedLag._steady, FixedLag._starting, self, p, q, carry.anchor, ys, us, times, key
-        )
-        size = jnp.minimum(carry.seen + 1, self.lag)
-        sums, total, increment = self.objective.conclude(carry.sums, found, size)
-        return FixedLagCarry(anchor, ys, us, carry.seen + 1, sums), _report(total, increment)
-
-    def _steady(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
-        """The window has left time 0 behind: the filter's law before it is the prior of its first state."""
-        prior = jax.lax.stop_gradient(q.marginal(anchor))
-        return self._estimate(p, q, ys, us, prior, times, key, lambda p, q: (_replay(p, q, anchor, ys, us), None))
-
-    def _starting(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
-        """The window reaches back to time 0, whose row is its first; no kernel leads there."""
-
-        def replay(p, q):
-            return _replay_from_start(p, q, ys, us, times), times >= 1
-
-        return self._estimate(p, q, ys, us, None, times, key, replay)
-
-    def _estimate(self, p, q, ys, us, prior: Gaussian | None, times, key, replay: Callable) -> tuple[Estimate, State]:
-        """The objective with its gradients, and the state after the window's first observation. `replay` gives the
-        states and the links between them."""
-
-        def objective(p, q):
-            states, links = replay(p, q)
-            chain = backward_chain(p, q, states, links)
-            noise = jax.random.normal(
-                key, (self.num_trajectories, self.lag + 1, q.state_dim), chain.marginals.eta1.dtype
-            )
-            window = Window(chain, ys, us, prior, times)
-            value = self.objective.value(lambda window: window.elbos(p, q, noise).mean(), window)
-            return value, jax.tree.map(lambda leaf: leaf[1], states)
-
-        return differentiate(objective, p, q, self.learn_model, has_aux=True)
-
-
-def _report(total: Estimate, increment: Estimate) -> OnlineEstimate:
-    nan = jnp.full_like(total.elbo, jnp.nan)
-    return OnlineEstimate(total, increment, ess=nan, acceptance=nan)
-
-
-def _replay(p: StateSpaceModel, q: BackwardFamily, anchor: State, ys: Array, us: Inputs) -> State:
-    """a_{t-L}, …, a_t under q."""
-
-    def update(state, scanned):
-        state = q.update(p, state, *scanned)
-        return state, state
-
-    return _with_first(anchor, jax.lax.scan(update, anchor, (ys, us))[1])
-
-
-def _replay_from_start(p: StateSpaceModel, q: BackwardFamily, ys: Array, us: Inputs, times: Int[Array, " l"]) -> State:
-    """a_0, …, a_t under q, after as many times a_{-1} as it takes to make L + 1 states."""
-
-    def update(state, scanned):
-        time, y, u = scanned
-        after = q.update(p, state, y, u)
-        state = jax.tree.map(lambda a, b: jnp.where(time < 0, a, b), state, after)
-        return state, state
-
-    start = q.init(p, jax.tree.map(lambda leaf: leaf[jnp.argmax(times == 0)], us))
-    return _with_first(start, jax.lax.scan(update, start, (times, ys, us))[1])
-
-
-def _with_first(first: State, rest: State) -> State:
-    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a, b.dtype)[None], b]), first, rest)

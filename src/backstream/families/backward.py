@@ -3,7 +3,7 @@
 Nothing here knows the family that it works with, except whether its kernels are affine.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ class Chain(NamedTuple):
     links: Bool[Array, " links"] | None
     """Between which of the states there is a kernel; None: between all. Where there is none, a trajectory goes on with
     an independent draw from the marginal."""
-    kernels: AffineKernel | None
+    kernels: Any
     """The T − 1 affine kernels, or None where they are not affine."""
 
     def drop_last(self) -> "Chain":

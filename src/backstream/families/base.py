@@ -68,6 +68,11 @@ class BackwardFamily(eqx.Module):
 class ScoringFamily(BackwardFamily):
     """A family whose update also says how probable the row was, given those before it."""
 
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether q is the smoothing law of the model itself. Log scores are then contributions to the ELBO."""
+
     @abstractmethod
     def log_score(self, state: State) -> Float[Array, ""]:
         """log p(y_t | y_{0:t-1}) as q sees it, from its prediction of the row; 0 for a row that is missing."""

@@ -18,7 +18,6 @@ from .progress import ProgressLine
 from .results import Run
 from .runs import RunWriter, is_run, open_config
 from .sources import ALL, open_source
-from .streaming import prepare
 
 
 def stream(
@@ -57,12 +56,12 @@ def stream(
     check_directory(path, resume)
     if is_run(path):
         check_same(open_config(path), config, path)
-    prepared = prepare(model, config)
+    streaming.check_fit(model, config)
     learn = streaming.learn if config.columns.key is None else keyed.learn
     with (
         closing(RunWriter(path, config)) as writer,
         ProgressLine(progress) as line,
-        closing(learn(prepared, opened, config, writer, warn=warn)) as pieces,
+        closing(learn(model, opened, config, writer, warn=warn)) as pieces,
     ):
         for piece in pieces:
             line.update(piece)

@@ -6,19 +6,21 @@ when its stream already has a row in the present one, when the present one is fu
 """
 
 from collections.abc import Callable, Generator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
 from backstream.learning import Fleet, Panel
+from backstream.models import StateSpaceModel
 
 from . import cells
 from .config import Config
 from .errors import InputError, RunError
 from .runs import RunWriter
 from .sources import Batch, Source
-from .streaming import Filtered, Prepared, Progress
+from .streaming import Filtered, Prepared, Progress, check_fit, prepare
 
 LANES = 256
 """Streams that advance together, at most."""
@@ -221,8 +223,16 @@ class Reader:
             raise RunError(f"{self._nameless} rows of {self._source.name} named no stream, and were passed over.")
 
 
+def _first_inputs(batch: Batch, config: Config) -> np.ndarray | None:
+    """Those of the first row. No time has passed before it, in any stream."""
+    if not config.columns.has_inputs():
+        return None
+    known = np.zeros(0) if batch.inputs is None else batch.inputs[0]
+    return np.append(known, 0.0) if config.columns.elapsed else known
+
+
 def learn(
-    prepared: Prepared,
+    model: StateSpaceModel,
     source: Source,
     config: Config,
     writer: RunWriter | None,
@@ -234,13 +244,27 @@ def learn(
 ) -> Generator[Progress, None, None]:
     """As `streaming.learn`, for many streams. When it is stopped, rows of a tick that is not closed yet are left for
     the next time, or, if they came through a pipe and will not come again, used at once."""
-    fleet = assemble(prepared, config, mesh)
+    check_fit(model, config)
+    made: list[tuple[Prepared, Fleet]] = []
+
+    def make(inputs: Any) -> Fleet:
+        prepared = prepare(model, config, inputs)
+        made[:] = [(prepared, assemble(prepared, config, mesh))]
+        return made[0][1]
+
+    start = None if writer is None else writer.resume(lambda r: make(r.get("inputs")).blank(r["fleet"]), warn)
+    position, last_time = (0, None) if start is None else (start.position, start.record["time"])
+    batches = source.batches(position if skip else 0)
+    if not made:
+        first = next(batches, None)
+        if first is None:
+            return
+        make(_first_inputs(first, config))
+        batches = chain([first], batches)
+    prepared, fleet = made[0]
     reader = Reader(fleet, source, config, warn)
-    start = None if writer is None else writer.resume(lambda record: fleet.blank(record["fleet"]), warn)
-    position, last_time = 0, None
     if start is not None:
         reader.restore(start.tree, start.record)
-        position, last_time = start.position, start.record["time"]
     saved, every, finished = position, config.saving.checkpoint_every, False
     ticker, waiting, arrived = Ticker(config.fleet.tick_rows, every), None, position
 
@@ -248,7 +272,8 @@ def learn(
         nonlocal saved
         if writer is not None and position > saved:
             fleet.tidy()
-            writer.commit(position, fleet.tree(), reader.record(last_time))
+            record = {**reader.record(last_time), "inputs": prepared.first_inputs()}
+            writer.commit(position, fleet.tree(), record)
             saved = position
 
     def read(closed: int) -> Generator[Progress, None, None]:
@@ -269,7 +294,7 @@ def learn(
                 return
 
     try:
-        for batch in source.batches(position if skip else 0):
+        for batch in batches:
             ticks = [ticker.place(arrived + i, key) for i, key in enumerate(batch.keys or [])]
             fresh = Rows(batch._replace(first=arrived), np.asarray(ticks, np.int64))
             arrived += len(fresh)

@@ -21,7 +21,7 @@ from .errors import InputError
 from .keyed import assemble, rows_of_streams, with_elapsed
 from .runs import CHECKPOINTS, of_run, open_config, read_filtered, read_reports
 from .sources import Batch, Format, open_source, read_all
-from .streaming import prepare
+from .streaming import Prepared, prepare
 
 
 class Learned(NamedTuple):
@@ -70,16 +70,19 @@ class Run:
     def learned(self) -> Learned:
         """What the newest checkpoint holds; `warnings` names any that is damaged."""
         model = self._checked(self._model) if isinstance(self._model, StateSpaceModel) else self._found(self._model)
-        prepared = prepare(model, self.config)
         checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
-        fleet = None if self.config.columns.key is None else assemble(prepared, self.config)
+        made: list[tuple[Prepared, Fleet | None]] = []
 
         def like(record: dict[str, Any]) -> Any:
+            prepared = prepare(model, self.config, record.get("inputs"))
+            fleet = None if self.config.columns.key is None else assemble(prepared, self.config)
+            made[:] = [(prepared, fleet)]
             return prepared.blank() if fleet is None else fleet.blank(record["fleet"])
 
         checkpoint = checkpoints.newest(of_run(self.path, self.config, like), self.warnings.append)
         if checkpoint is None:
             raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+        prepared, fleet = made[0]
         learner = prepared.watched.learner
         if fleet is None:
             state = checkpoint.tree.learner

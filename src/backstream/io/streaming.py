@@ -51,15 +51,20 @@ class Prepared(NamedTuple):
     q: BackwardFamily
     key: Array
     example: tuple[np.ndarray, np.ndarray | None]
-    """A row of observations, and of inputs if there are any: their shapes and types are what counts."""
+    """A row of observations, whose shape and type are what counts, and the inputs of the first row, if there are
+    any."""
+
+    def first_inputs(self) -> list[float] | None:
+        """As a checkpoint records them."""
+        return None if self.example[1] is None else self.example[1][0].tolist()
 
     def blank(self) -> WatchedState:
         """The shapes of its state, into which a checkpoint is read."""
         return self.watched.blank(self.q, *self.example, key=self.key)
 
 
-def prepare(model: StateSpaceModel, config: Config) -> Prepared:
-    """Raises InputError where the model does not fit the columns or the precision."""
+def check_fit(model: StateSpaceModel, config: Config) -> None:
+    """Raises InputError where the model does not fit the columns or the precision. No data is needed."""
     dtype, columns = config.precision, config.columns
     if np.dtype(dtype) != jax.dtypes.canonicalize_dtype(float):
         raise InputError(f"The run is in {dtype}: set jax_enable_x64 to {dtype == 'float64'} before any array is made.")
@@ -76,8 +81,23 @@ def prepare(model: StateSpaceModel, config: Config) -> Prepared:
             f"The model observes {shape.obs_dim} columns, but the source gives {len(columns.observed)} "
             f"({', '.join(columns.observed)}): choose them by name, or change the model's dimension."
         )
-    watched, q, key = build(model, config.learning, u)
-    return Prepared(watched, q, key, (np.full((1, shape.obs_dim), np.nan, dtype), None if u is None else u[None]))
+
+
+def prepare(model: StateSpaceModel, config: Config, inputs: Any) -> Prepared:
+    """The learner of a run. `inputs` are those of its first row, None where the model has none: the posterior reads the
+    model with them before it reads any row."""
+    check_fit(model, config)
+    columns = config.columns
+    expected = (len(columns.inputs) + columns.elapsed,) if columns.has_inputs() else None
+    try:
+        u = None if inputs is None else np.asarray(inputs, config.precision)
+        if expected != (None if u is None else u.shape):
+            raise ValueError(f"The first row must have {expected or 'no'} inputs, not {inputs!r}.")
+        watched, q, key = build(model, config.learning, u)
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
+    row = np.full((1, len(columns.observed)), np.nan, config.precision)
+    return Prepared(watched, q, key, (row, None if u is None else u[None]))
 
 
 class Progress(NamedTuple):
@@ -89,7 +109,7 @@ class Progress(NamedTuple):
 
 
 def learn(
-    prepared: Prepared,
+    model: StateSpaceModel,
     source: Source,
     config: Config,
     writer: RunWriter | None,
@@ -104,7 +124,15 @@ def learn(
     end, and before any error in the data, or in the caller, gets out. `skip` says that the source has the rows that the
     run has read: they are passed over. A pipe may go on where it was instead.
     """
-    start = None if writer is None else writer.resume(lambda record: prepared.blank(), warn)
+    check_fit(model, config)
+    prepared: Prepared | None = None
+
+    def blank(record: dict[str, Any]) -> WatchedState:
+        nonlocal prepared
+        prepared = prepare(model, config, record.get("inputs"))
+        return prepared.blank()
+
+    start = None if writer is None else writer.resume(blank, warn)
     position, state, last_time = (
         (0, None, None) if start is None else (start.position, start.tree, start.record.get("time"))
     )
@@ -112,13 +140,15 @@ def learn(
 
     def save() -> None:
         nonlocal saved
-        if writer is not None and position > saved:
-            writer.commit(position, state, {"time": last_time})
+        if writer is not None and prepared is not None and position > saved:
+            writer.commit(position, state, {"time": last_time, "inputs": prepared.first_inputs()})
             saved = position
 
     try:
         for batch in source.batches(position if skip else 0, last_time):
             for piece in _pieces(batch._replace(first=position), every):
+                if prepared is None:
+                    prepared = prepare(model, config, None if piece.inputs is None else piece.inputs[0])
                 state, progress = _read(prepared, source, config, state, piece)
                 position, last_time = progress.position, piece.times[-1] if piece.times else None
                 if writer is not None:

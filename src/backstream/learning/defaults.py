@@ -34,14 +34,14 @@ class Settings:
     """What can be set about learning without writing Python. Built by `build`, written down with every run."""
 
     family: Family = "guided"
-    """The posterior: `guided` reads the model at every row; `conjugate` and `recurrent` are the paper's, which learn all
-    that they know from the stream."""
+    """The posterior: `guided` reads the model at every row; `conjugate` and `recurrent` are the paper's, which learn
+    all that they know from the stream."""
     learn: bool = True
     """Whether the posterior learns. A guided one is good before it has: without learning a row costs microseconds."""
     method: Method | None = None
-    """Where the gradient comes from: the log score of each row, trajectories over a window, or the paper's recursion. By
-    default the log score for a guided posterior (a window where the model has many parameters to learn), the window for
-    others."""
+    """Where the gradient comes from: the log score of each row, trajectories over a window, or the paper's recursion.
+    By default the log score for a guided posterior (a window where the model has many parameters to learn), the window
+    for others."""
     lag: int = 16
     """Observations in the window."""
     trajectories: int = 4
@@ -51,8 +51,8 @@ class Settings:
     gamma: float = 0.8
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float | None = None
-    """The step size of Adam, which falls to a tenth over the first 270 000 observations. By default 1e-2 for the log score,
-    3e-3 for the window, 1e-3 for the recursion."""
+    """The step size of Adam, which falls to a tenth over the first 270 000 observations. By default 1e-2 for the log
+    score, 3e-3 for the window, 1e-3 for the recursion."""
     width: int = 64
     """Hidden units of the network of a conjugate or recurrent family."""
     seed: int = 0

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backstream.estimators.trajectories import window_elbo
+from backstream.estimators.fixed_lag import window_elbo
+from backstream.families.base import BackwardFamily, ScoringFamily
 
 from .online import Info, LearnerState, OnlineLearner
 
@@ -88,13 +89,11 @@ class Monitor(eqx.Module):
         afterwards."""
         p = learner.current_model(state)
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 1)
-        now, average = (
-            np.asarray(_unbiased(p, q, watch.anchor, ys, inputs, self.num_trajectories, key)) / len(ys)
-            for q in (state.q, state.result())
-        )
+        now, average = (self._elbos(p, q, watch.anchor, ys, inputs, infos, key) for q in (state.q, state.result()))
         with np.errstate(invalid="ignore"):  # an observation may be beyond all numbers, and the ELBO −∞
             unbiased, error, elbo = now.mean(), now.std(ddof=1) / np.sqrt(len(now)), float(np.mean(infos.elbo))
             agree = elbo == unbiased or abs(elbo - unbiased) <= self.tolerance + 3 * error
+            agree = agree or not learner.estimator.estimates_elbo
         ess = float(np.nanmean(infos.ess)) if np.any(infos.ess > 0) else np.nan
         refused = float(np.mean(infos.refused))
         warnings = []
@@ -129,6 +128,20 @@ class Monitor(eqx.Module):
             tuple(warnings),
         )
         return watch.next(_copy(state.result_state()), reached), report
+
+    def _elbos(self, p, q: BackwardFamily, anchor: Any, ys: Any, inputs: Any, infos: Info, key: Any) -> np.ndarray:
+        """Unbiased values of the window's ELBO per observation, one for each trajectory.
+
+        Where q is exact the log score is the ELBO, and no trajectory is drawn. Where the model's noise is singular there is
+        no density of a trajectory: the log score is then the only measure there is.
+        """
+        scores = np.asarray(infos.log_score)
+        seen = np.isfinite(scores).any()
+        log_score = np.full(2, scores[np.isfinite(scores)].mean() if seen else np.nan)
+        if isinstance(q, ScoringFamily) and q.exact:
+            return log_score
+        values = np.asarray(_unbiased(p, q, anchor, ys, inputs, self.num_trajectories, key)) / len(ys)
+        return log_score if isinstance(q, ScoringFamily) and not np.isfinite(values).any() else values
 
 
 class Watch(NamedTuple):

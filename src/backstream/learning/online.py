@@ -46,7 +46,8 @@ class LearnerState(NamedTuple):
     refused_in_a_row: Array
 
     def result(self) -> BackwardFamily:
-        """What is reported: q with the averaged λ, or as it was before it learned, whichever predicts the rows better."""
+        """What is reported: q with the averaged λ, or as it was before it learned, whichever predicts the rows
+        better."""
         if self.unlearned is None:
             return self.average
         return self.unlearned.choose(self.average, self.unlearned.q)
@@ -59,7 +60,7 @@ class LearnerState(NamedTuple):
 class Unlearned(NamedTuple):
     """The family that a learner started from, which reads the same rows."""
 
-    q: BackwardFamily
+    q: ScoringFamily
     state: PyTree
     """a_t under its λ."""
     advantage: Array
@@ -82,9 +83,9 @@ HORIZON = 1000
 
 
 class Info(NamedTuple):
-    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the result;
-    `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the family
-    has none; `refused` says that the update was not finite and was not made."""
+    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the
+    result; `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the
+    family has none; `refused` says that the update was not finite and was not made."""
 
     t: Array
     elbo: Array
@@ -308,7 +309,7 @@ def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> 
 
 
 def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Any, first_row: int = 0) -> np.ndarray:
-    """Rows of observations in the precision of λ, once they are known to be some, there too, and their inputs finite."""
+    """Rows of observations in the precision of λ, once they are known to be some, there too, with finite inputs."""
     shape, given = check_model(p, jax.tree.map(lambda leaf: leaf[0], inputs)), np.asarray(ys)
     check_inputs(inputs, first_row)
     check_observations(shape, given, first_row)

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions.constraints import Constraint
 
-from backstream.models.laws import draw, of_vectors
+from backstream.models.laws import Law, draw, of_vectors
 
 Inputs = Any
 
@@ -76,16 +76,16 @@ class StateSpaceModel(eqx.Module):
         return jax.lax.scan(advance, start, (jnp.arange(num_steps), inputs))[1]
 
 
-def prior_law(p: StateSpaceModel, u: Inputs = None) -> dist.Distribution:
+def prior_law(p: StateSpaceModel, u: Inputs = None) -> Law:
     """χ, as a law of vectors."""
     return of_vectors(p.prior(u))
 
 
-def transition_law(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> dist.Distribution:
+def transition_law(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> Law:
     """m_t(x, ·), as a law of vectors."""
     return of_vectors(p.transition(x, u))
 
 
-def emission_law(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> dist.Distribution:
+def emission_law(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> Law:
     """g_t(x, ·), as a law of vectors."""
     return of_vectors(p.emission(x, u))

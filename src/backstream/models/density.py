@@ -13,6 +13,7 @@ from backstream.gaussian import LOG_2PI
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.laws import (
     NORMALS,
+    Law,
     Support,
     allows_partial_rows,
     draw,
@@ -39,7 +40,7 @@ READS_NONE = "NoneType", "None is not a valid value"
 """What Python and JAX say where None is used as a number or an array."""
 
 
-def _law(p: StateSpaceModel, name: str, *given: Any) -> dist.Distribution:
+def _law(p: StateSpaceModel, name: str, *given: Any) -> Law:
     """What a method of the model returns, as a law of vectors. The last of what it is given are the inputs."""
     try:
         law = of_vectors(getattr(p, name)(*given))

@@ -1,7 +1,7 @@
 """What is read of numpyro's laws: their columns, densities, moments and support."""
 
 import math
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,6 +11,9 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 from numpyro.distributions import constraints
+
+Law = Any
+"""A numpyro law. Which attributes it has depends on what it is."""
 
 NORMALS = dist.MultivariateNormal, dist.LowRankMultivariateNormal
 
@@ -22,7 +25,7 @@ def of_vectors(law: Any) -> Any:
     return law
 
 
-def draw(law: dist.Distribution, *, key: Array) -> Float[Array, " n"]:
+def draw(law: Law, *, key: Array) -> Float[Array, " n"]:
     """A draw with the floating type of the law's parameters: numpyro draws in JAX's default type.
 
     Parameters given as Python numbers, which numpyro keeps as NumPy arrays, have no say.
@@ -32,12 +35,12 @@ def draw(law: dist.Distribution, *, key: Array) -> Float[Array, " n"]:
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
-def factorises(law: dist.Distribution) -> TypeGuard[dist.Independent]:
+def factorises(law: Law) -> bool:
     """Whether the log density is a sum over columns, each of its own entry of y."""
     return isinstance(law, dist.Independent) and law.base_dist.event_shape == () and law.reinterpreted_batch_ndims == 1
 
 
-def columns_of(law: dist.Independent) -> dist.Distribution:
+def columns_of(law: Law) -> Law:
     """The law of single numbers whose log density at y has one entry for each column."""
     base = law.base_dist
     while isinstance(base, dist.ExpandedDistribution):
@@ -45,17 +48,17 @@ def columns_of(law: dist.Independent) -> dist.Distribution:
     return base
 
 
-def name_of(law: dist.Distribution) -> str:
+def name_of(law: Law) -> str:
     """The class that a user knows it by."""
     return type(columns_of(law) if factorises(law) else law).__name__
 
 
-def allows_partial_rows(law: dist.Distribution) -> bool:
+def allows_partial_rows(law: Law) -> bool:
     """Whether the law of some of the columns is known, so that the others may be missing."""
     return factorises(law) or isinstance(law, NORMALS)
 
 
-def log_columns(law: dist.Distribution, y: Array, seen: Bool[Array, " dy"]) -> Float[Array, " c"]:
+def log_columns(law: Law, y: Array, seen: Bool[Array, " dy"]) -> Float[Array, " c"]:
     """Terms that add up to the log density of what is seen: one a column where the law factorises, or else one in all.
 
     A correlated normal law is split by the Cholesky factor of its covariance, each column given those before it. A law
@@ -65,7 +68,7 @@ def log_columns(law: dist.Distribution, y: Array, seen: Bool[Array, " dy"]) -> F
     if factorises(law):
         return jnp.where(seen, columns_of(law).log_prob(y), 0.0)
     if isinstance(law, NORMALS):
-        factor = seen_factor(law.covariance_matrix, seen)
+        factor = seen_factor(jnp.asarray(law.covariance_matrix), seen)
         residual = solve_triangular(factor, jnp.where(seen, y - law.loc, 0.0), lower=True)
         terms = -0.5 * residual**2 - jnp.log(jnp.diagonal(factor)) - 0.5 * math.log(2 * math.pi)
         return jnp.where(seen, terms, 0.0)
@@ -77,7 +80,7 @@ def seen_factor(cov: Float[Array, "c c"], seen: Bool[Array, " c"]) -> Float[Arra
     return jnp.linalg.cholesky(jnp.where(seen[:, None] & seen, cov, jnp.eye(len(seen), dtype=cov.dtype)))
 
 
-def log_density(name: str, law: dist.Distribution, value: Array) -> Array:
+def log_density(name: str, law: Law, value: Array) -> Array:
     """log p(value), for a law that the method `name` of a model returned."""
     try:
         return jnp.asarray(law.log_prob(value))
@@ -86,19 +89,19 @@ def log_density(name: str, law: dist.Distribution, value: Array) -> Array:
 
 
 # ---- moments ---------------------------------------------------------------------------------------------------------
-def mean_of(law: dist.Distribution) -> Float[Array, " n"]:
+def mean_of(law: Law) -> Float[Array, " n"]:
     """The mean of each entry. That of an angle is not wrapped: a state that turns goes on past π."""
     mean = columns_of(law).loc if _is_angle(law) else law.mean
     return jnp.broadcast_to(jnp.asarray(mean), law.event_shape)
 
 
-def variance_of(law: dist.Distribution) -> Float[Array, " n"]:
+def variance_of(law: Law) -> Float[Array, " n"]:
     """The variance of each entry. Of an angle, too: numpyro's is the circular one, half as large for a narrow law."""
     variance = _angle_variance(jnp.asarray(columns_of(law).concentration)) if _is_angle(law) else law.variance
     return jnp.broadcast_to(jnp.asarray(variance), law.event_shape)
 
 
-def _is_angle(law: dist.Distribution) -> bool:
+def _is_angle(law: Law) -> bool:
     return factorises(law) and isinstance(columns_of(law), dist.VonMises)
 
 
@@ -117,12 +120,12 @@ CLOSED = constraints.greater_than_eq, constraints.less_than_eq
 OPEN = constraints.greater_than, constraints.less_than, constraints.open_interval
 
 
-def support_of(law: dist.Distribution) -> constraints.Constraint | None:
+def support_of(law: Law) -> constraints.Constraint | None:
     """Of a column where the law factorises. None where the law does not say."""
     return columns_of(law).support if factorises(law) else law.support
 
 
-def filled(law: dist.Distribution, y: Float[Array, " dy"], fill: Any = None) -> Array:
+def filled(law: Law, y: Float[Array, " dy"], fill: Any = None) -> Array:
     """y as the law takes it: integers where it is a law of integers, angles between −π and π, nothing missing.
 
     For what is missing there is `fill`, or else any point of the support.
@@ -136,7 +139,7 @@ def filled(law: dist.Distribution, y: Float[Array, " dy"], fill: Any = None) -> 
     return jnp.round(whole).astype(int) if _is_discrete(law, support) else whole
 
 
-def _is_discrete(law: dist.Distribution, support: constraints.Constraint | None) -> bool:
+def _is_discrete(law: Law, support: constraints.Constraint | None) -> bool:
     """As its support says, or else its draws."""
     if support is not None:
         return support.is_discrete
@@ -154,7 +157,7 @@ class Support(NamedTuple):
     """Whether the bounds themselves are left out."""
 
     @classmethod
-    def of(cls, law: dist.Distribution) -> "Support | None":
+    def of(cls, law: Law) -> "Support | None":
         """None where there is nothing to check, or where the law has no columns."""
         support = support_of(law) if factorises(law) else None
         # Any number is an angle.

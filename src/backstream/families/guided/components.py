@@ -1,5 +1,6 @@
 """Normal pieces of a law: cut before a transition that bends, merged again after the row is read."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -28,18 +29,24 @@ class Pieces(NamedTuple):
     factor: Float[Array, "j d d"]
 
 
-def cut(mean: Float[Array, " d"], factor: Float[Array, "d d"], bend: Float[Array, " d"]) -> Pieces:
-    """A normal law as narrower ones along the column of its factor on which the transition bends most.
+def cut(
+    mean: Float[Array, " d"], factor: Float[Array, "d d"], bend: Float[Array, " d"]
+) -> tuple[Float[Array, " j"], Callable[[Array], tuple[Array, Array]]]:
+    """A normal law as narrower ones along the column of its factor on which the transition bends most: the logarithms
+    of their weights, and the i-th one's mean and factor.
 
     N(0, 1) is N(0, b) convolved with N(0, 1 − b). The first is replaced by its Gauss–Hermite points.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(NUM_PIECES)
+    centres = jnp.asarray(points, mean.dtype)
     axis = jnp.argmax(bend)
     share = CENTRES * jnp.clip(bend[axis] / WHOLE_CUT, 0.0, 1.0)
-    centres = mean + jnp.sqrt(share) * jnp.asarray(points, mean.dtype)[:, None] * factor[:, axis]
-    narrower = factor * jnp.where(jnp.arange(len(mean)) == axis, jnp.sqrt(1 - share), 1.0)
-    log_weight = jnp.asarray(np.log(weights / weights.sum()), mean.dtype)
-    return Pieces(log_weight, centres, jnp.broadcast_to(narrower, (NUM_PIECES, *narrower.shape)))
+
+    def piece(i: Array) -> tuple[Array, Array]:
+        narrower = factor * jnp.where(jnp.arange(len(mean)) == axis, jnp.sqrt(1 - share), 1.0)
+        return mean + jnp.sqrt(share) * centres[i] * factor[:, axis], narrower
+
+    return jnp.asarray(np.log(weights / weights.sum()), mean.dtype), piece
 
 
 class Merged(NamedTuple):
@@ -52,8 +59,8 @@ class Merged(NamedTuple):
 def merge(pieces: Pieces, kernels: AffineLaw) -> Merged:
     """One normal law with the moments of all pieces, and the affine kernel with their joint moments.
 
-    `pieces` are those of X_t, their weights times the masses of the row; `kernels` lead from each to X_{t-1}. The kernel of the
-    merged law is the regression of X_{t-1} on X_t under the pieces: its covariance is a sum of squares.
+    `pieces` are those of X_t, their weights times the masses of the row; `kernels` lead from each to X_{t-1}. The
+    kernel of the merged law is the regression of X_{t-1} on X_t under the pieces: its covariance is a sum of squares.
     """
     log_mass = jax.nn.logsumexp(pieces.log_weight)
     weight = jnp.exp(pieces.log_weight - log_mass)

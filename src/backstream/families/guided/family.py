@@ -57,12 +57,13 @@ def _natural(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Gaussian:
 class Guided(ScoringFamily):
     """q_t is the normal law with the moments of prediction × emission; both are read off the model at every row.
 
-    The prediction has the moments of the model's transition under q_{t-1}; where the transition bends over q_{t-1}, that is cut
-    into narrower pieces, which are moved and read one by one and then merged. How the emission is read depends on its law: see
-    `plan`. The backward kernel has the joint moments of prediction and past. For a linear Gaussian model all of it is exact.
+    The prediction has the moments of the model's transition under q_{t-1}; where the transition bends over q_{t-1},
+    that is cut into narrower pieces, which are moved and read one by one and then merged. How the emission is read
+    depends on its law: see `plan`. The backward kernel has the joint moments of prediction and past. For a linear
+    Gaussian model all of it is exact.
 
-    λ is one number, the logarithm of a factor of the covariance of the model's noise: it makes up for what a normal law cannot
-    follow. It starts at zero.
+    λ is one number, the logarithm of a factor of the covariance of the model's noise: it makes up for what a normal law
+    cannot follow. It starts at zero.
 
     >>> from backstream.models import ChaoticRNN
     >>> p = ChaoticRNN.random(3, key=jax.random.key(0))
@@ -158,23 +159,21 @@ class Guided(ScoringFamily):
         moved = self._move(p, state, u)
         bends = moved.bend.max() > LEAST_BEND
 
-        def in_pieces():
-            pieces = cut(state.mean, state.factor, moved.bend)
-            return pieces.log_weight, jax.vmap(lambda m, L: self._predict(p, m, L, u))(pieces.mean, pieces.factor)
+        log_weight, pieces = cut(state.mean, state.factor, moved.bend)
+        skipped = Merged(
+            jnp.zeros_like(moved.mean), jnp.zeros_like(moved.factor), moved.kernel, jnp.zeros_like(state.log_score)
+        )
 
-        def in_one():
-            weight = jnp.full(NUM_PIECES, -jnp.inf, moved.mean.dtype).at[0].set(0.0)
-            return weight, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (NUM_PIECES, *leaf.shape)), moved)
+        def read(_, i):
+            def move():
+                return self._predict(p, *pieces(i), u)
 
-        log_weight, every = jax.lax.cond(bends, in_pieces, in_one)
+            def one():
+                return self._read(p, row, u, jax.lax.cond(bends, move, lambda: moved), state.t)
 
-        def read(_, piece):
-            weight, moved = piece
-            skipped = Merged(moved.mean, moved.factor, moved.kernel, jnp.zeros_like(weight))
-            present = jnp.isfinite(weight)
-            return None, jax.lax.cond(present, lambda: self._read(p, row, u, moved, state.t), lambda: skipped)
+            return None, jax.lax.cond(bends | (i == 0), one, lambda: skipped)
 
-        _, each = jax.lax.scan(read, None, (log_weight, every))
+        _, each = jax.lax.scan(read, None, jnp.arange(NUM_PIECES))
         return jax.lax.cond(
             bends,
             lambda: merge(Pieces(log_weight + each.log_mass, each.mean, each.factor), each.kernel),

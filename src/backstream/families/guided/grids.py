@@ -1,8 +1,8 @@
 """Moments of unnormalised densities in at most three dimensions, on small grids that follow the mass.
 
-A grid is a lattice of nodes ξ in a frame (centre c, lower-triangular factor C), at the points c + C ξ. The lattice rule is
-exact to rounding for what is smooth on the scale of its spacing. So the frame is moved and rescaled until the density looks
-like a standard normal law in it; then the sums over the nodes are the moments.
+A grid is a lattice of nodes ξ in a frame (centre c, lower-triangular factor C), at the points c + C ξ. The lattice rule
+is exact to rounding for what is smooth on the scale of its spacing. So the frame is moved and rescaled until the
+density looks like a standard normal law in it; then the sums over the nodes are the moments.
 
 `fit` has a derivative: the frame is found without one, frozen, and the sums are differentiated at its nodes.
 """
@@ -163,7 +163,8 @@ def _moved(frame: Frame, sums: _Sums) -> Frame:
 
 
 def _leap(density: Density, frame: Frame, moved: Frame, log_values: Array, nodes: Array) -> Frame:
-    """Where the mass lies at or beyond the edge: a Newton step on the quadratic fitted to the nodes, of the best length."""
+    """Where the mass lies at or beyond the edge: a Newton step on the quadratic fitted to the nodes, of the best
+    length."""
     finite = jnp.isfinite(log_values)
     lowest = jnp.min(jnp.where(finite, log_values, jnp.inf), 1, keepdims=True)
     values = jnp.where(finite, log_values, jnp.where(jnp.isfinite(lowest), lowest, 0.0))

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
-from backstream.models.laws import factorises, filled, log_columns, mean_of, variance_of
+from backstream.models.laws import Law, factorises, filled, log_columns, mean_of, variance_of
 
 NUM_DRAWS = 256
 """For a law that does not know its own moments."""
@@ -24,12 +23,12 @@ class Row(NamedTuple):
     seen: Bool[Array, " dy"]
 
     @classmethod
-    def of(cls, law: dist.Distribution, y: Float[Array, " dy"], fill: np.ndarray) -> "Row":
+    def of(cls, law: Law, y: Float[Array, " dy"], fill: np.ndarray) -> "Row":
         """For a law of this kind. `fill` is any value it can have."""
         return cls(filled(law, y, fill), ~jnp.isnan(y))
 
 
-def column_log_probs(law: dist.Distribution, row: Row) -> Float[Array, " c"]:
+def column_log_probs(law: Law, row: Row) -> Float[Array, " c"]:
     """Terms that add up to log p(y) of what is seen."""
     return log_columns(law, row.y, row.seen)
 
@@ -43,7 +42,7 @@ class StateMoments(NamedTuple):
         return jnp.diag(self.cov) if self.cov.ndim == 1 else self.cov
 
 
-def knows_moments(law: dist.Distribution) -> bool:
+def knows_moments(law: Law) -> bool:
     """Whether mean and covariance can be read off the law. A mean or a variance that is infinite is known, too."""
     try:
         return law.mean is not None and (
@@ -53,7 +52,7 @@ def knows_moments(law: dist.Distribution) -> bool:
         return False
 
 
-def state_moments(law: dist.Distribution, known: bool, dtype) -> StateMoments:
+def state_moments(law: Law, known: bool, dtype) -> StateMoments:
     """Mean and covariance of a law of the state; from fixed draws where it is not `known` to have finite ones."""
     if not known:
         return _drawn_moments(law, dtype)
@@ -61,9 +60,9 @@ def state_moments(law: dist.Distribution, known: bool, dtype) -> StateMoments:
     return StateMoments(mean_of(law).astype(dtype), spread.astype(dtype))
 
 
-def _drawn_moments(law: dist.Distribution, dtype) -> StateMoments:
+def _drawn_moments(law: Law, dtype) -> StateMoments:
     """The same draws at every call, so that the moments are a smooth function of the law's parameters."""
-    draws = law.sample(jax.random.key(0), (NUM_DRAWS,)).astype(dtype)
+    draws = jnp.asarray(law.sample(jax.random.key(0), (NUM_DRAWS,)), dtype)
     low, median, high = jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75], dtype), axis=0)
     draws = jnp.clip(draws, median - REACH * (high - low), median + REACH * (high - low))
     mean = draws.mean(0)

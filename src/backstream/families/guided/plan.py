@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.laws import NORMALS, columns_of, factorises
+from backstream.models.laws import NORMALS, Law, columns_of, factorises
 
 from .constants import Constant
 from .groups import find_groups
@@ -104,6 +104,6 @@ def _of_columns(parameters: list[Sampled], columns: int) -> list[Sampled | None]
     return [None if one is None else one.repeated(columns) for one in varying]
 
 
-def _only_location(law: dist.Distribution, predictors: Predictors) -> bool:
+def _only_location(law: Law, predictors: Predictors) -> bool:
     leaves = jax.tree.leaves(columns_of(law))
     return len(predictors.leaves) == 1 and leaves[predictors.leaves[0].index] is columns_of(law).loc

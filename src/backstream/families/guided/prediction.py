@@ -1,8 +1,9 @@
 """The law of X_t before y_t is read: the moments of the transition under q_{t-1}, and the backward kernel they imply.
 
-With q_{t-1} = N(m, L Lᵀ), X_{t-1} = m + L z and f(z) the mean of the transition there, the mean of X_t is E[f]; the part of f
-that is linear in z is D z with D = E[f zᵀ]; and Cov(X_t) = D Dᵀ + W, where W holds what the straight line leaves and the
-mean covariance of the noise. W is positive semi-definite by construction, so nothing here can lose its sign to rounding.
+With q_{t-1} = N(m, L Lᵀ), X_{t-1} = m + L z and f(z) the mean of the transition there, the mean of X_t is E[f]; the
+part of f that is linear in z is D z with D = E[f zᵀ]; and Cov(X_t) = D Dᵀ + W, where W holds what the straight line
+leaves and the mean covariance of the noise. W is positive semi-definite by construction, so nothing here can lose its
+sign to rounding.
 """
 
 import math
@@ -22,7 +23,8 @@ from .laws import StateMoments, state_moments
 HERMITE = {1: 21, 2: 9, 3: 5}
 """Gauss–Hermite points along each axis, up to three states."""
 REACH = 3.0
-"""Beyond three states: the squared distance of the points m ± √3 L_i, which makes them exact for cubics along an axis."""
+"""Beyond three states: the squared distance of the points m ± √3 L_i, which makes them exact for cubics along an
+axis."""
 
 
 class Transition(NamedTuple):
@@ -62,7 +64,8 @@ def predict(
     u: Inputs,
     inflation: Float[Array, ""],
 ) -> Prediction:
-    """The moments of the transition under N(mean, factor factorᵀ), with `inflation` times the covariance of its noise."""
+    """The moments of the transition under N(mean, factor factorᵀ), with `inflation` times the covariance of its
+    noise."""
     d, dtype = len(mean), mean.dtype
 
     def look(x) -> StateMoments:

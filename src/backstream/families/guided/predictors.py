@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from backstream.models.laws import columns_of
+from backstream.models.laws import Law, columns_of
 
 from .laws import Row
 from .sampled import FEWEST, Sampled
@@ -59,7 +59,7 @@ class Predictors(eqx.Module):
     count: int = eqx.field(static=True)
     """Predictors of one column."""
 
-    def of(self, law: dist.Distribution) -> Float[Array, "c p"]:
+    def of(self, law: Law) -> Float[Array, "c p"]:
         """Their values."""
         columns = law.event_shape[0]
         values, found = jax.tree.leaves(columns_of(law)), {}
@@ -68,7 +68,7 @@ class Predictors(eqx.Module):
                 found[leaf.predictor] = LINKS[leaf.link].to(jnp.broadcast_to(values[leaf.index], (columns,)))
         return jnp.stack([found[i] for i in range(self.count)], -1)
 
-    def log_prob(self, law: dist.Distribution, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
+    def log_prob(self, law: Law, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
         """Log densities of the columns of the law that has these predictors, and all else from `law`."""
         values, tree = jax.tree.flatten(columns_of(law))
         own = self.of(law)
@@ -81,9 +81,7 @@ class Predictors(eqx.Module):
         return jnp.where(row.seen, jax.tree.unflatten(tree, values).log_prob(row.y), 0.0)
 
 
-def find_predictors(
-    law: dist.Distribution, sampled: list[Sampled | None], tolerance: float
-) -> tuple[Predictors, bool] | None:
+def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -> tuple[Predictors, bool] | None:
     """The predictors of a law, and whether all are affine in the state; None where it cannot be read this way.
 
     `sampled` has what `jax.tree.leaves(columns_of(law))` are at several states, None for what never varies.
@@ -97,7 +95,7 @@ def find_predictors(
         if link is None:
             affine, link = False, _natural_link(columns_of(law), parameters[index])
         with np.errstate(all="ignore"):
-            values = np.asarray(LINKS[link].to(parameter.values), float)
+            values = np.asarray(LINKS[link].to(jnp.asarray(parameter.values)), float)
         for which, other in enumerate(kept):
             slope = _relation(other, values)
             if slope is not None:
@@ -116,8 +114,8 @@ def affine_link(parameter: Sampled, tolerance: float) -> str | None:
     for name, link in LINKS.items():
         with np.errstate(all="ignore"):
             safe = link.safe(parameter.values)
-            values = np.where(safe, np.asarray(link.to(parameter.values), float), np.nan)
-            slopes = parameter.slopes * np.asarray(link.slope(parameter.values), float)[..., None]
+            values = np.where(safe, np.asarray(link.to(jnp.asarray(parameter.values)), float), np.nan)
+            slopes = parameter.slopes * np.asarray(link.slope(jnp.asarray(parameter.values)), float)[..., None]
         if parameter._replace(values=values, slopes=slopes).is_affine(tolerance):
             return name
     return None
@@ -130,14 +128,14 @@ POSITIVE = tuple(
 )
 
 
-def _natural_link(base: dist.Distribution, leaf: Array) -> str:
+def _natural_link(base: Law, leaf: Array) -> str:
     constraint = _constraint(base, leaf)
     if any(constraint is positive for positive in POSITIVE):
         return "log"
     return "logit" if constraint is constraints.unit_interval else "identity"
 
 
-def _constraint(base: dist.Distribution, leaf: Array) -> object:
+def _constraint(base: Law, leaf: Array) -> object:
     """What the law says of the parameter that this leaf is."""
     for name, value in vars(base).items():
         if value is leaf:

@@ -183,8 +183,8 @@ def _new_sites(floor, Cci, mc, factor, hat) -> Sites:
 
 
 def _least_precision(A: Float[Array, "j r d"]) -> Float[Array, "j r r"]:
-    """How much precision each site may take away, so that all of them together leave some. A guard: it has no derivative,
-    and at an overlap of zero could have none."""
+    """How much precision each site may take away, so that all of them together leave some. A guard: it has no
+    derivative, and at an overlap of zero could have none."""
     A = jax.lax.stop_gradient(A)
     groups, r, d = A.shape
     inverse = small.inverse(small.cholesky(A @ small.transpose(A), 1e-12))

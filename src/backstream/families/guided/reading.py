@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
-from backstream.models.laws import NORMALS, columns_of, factorises
+from backstream.models.laws import NORMALS, Law, columns_of, factorises
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .sampled import Sampled
@@ -36,7 +35,7 @@ class Start(NamedTuple):
     """Whether the prior's moments can be read off its law."""
     moves_known: bool
     """Whether the transition's can."""
-    law: dist.Distribution
+    law: Law
     """The emission."""
     fill: np.ndarray
     """A draw of it."""
@@ -151,7 +150,8 @@ def _typical(cov: np.ndarray, d: int) -> np.ndarray:
 class _Found(NamedTuple):
     """What one compiled call looks at, [inputs, states, ...] each."""
 
-    moved: StateMoments
+    moved: Any
+    """Mean and covariance of the transition."""
     moved_slope: np.ndarray | None
     values: list[np.ndarray]
     slopes: list[np.ndarray]
@@ -164,7 +164,7 @@ class _Emission(NamedTuple):
     """What is read of the emission at a state."""
 
     p: StateSpaceModel
-    law: dist.Distribution
+    law: Law
     fill: np.ndarray
     size: jax.Array
     """The unit of the states."""
@@ -216,7 +216,7 @@ def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any
         slopes = emission.slopes(x, u)
         directions = slopes if factorises(emission.law) else [emission.directions(x, elsewhere, u)]
         return _Found(
-            move(x, u),
+            tuple(move(x, u)),
             slope(x, u) if known else None,
             emission.parameters(x, u),
             slopes,
@@ -238,8 +238,8 @@ def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any
 def _transition(found: _Found, z: np.ndarray) -> tuple[Sampled, Sampled] | None:
     if found.moved_slope is None:
         return None
-    cov = found.moved.cov
-    return Sampled.of(found.moved.mean, found.moved_slope, z), Sampled.of(cov, np.zeros((*cov.shape, z.shape[1])), z)
+    mean, cov = found.moved
+    return Sampled.of(mean, found.moved_slope, z), Sampled.of(cov, np.zeros((*cov.shape, z.shape[1])), z)
 
 
 def _require_derivative(name: str, derivative: Callable[[Any], Any], x: Any) -> None:

@@ -1,7 +1,7 @@
 """The ways to multiply a prediction with an emission, all in the coordinates z in which the prediction is N(0, I).
 
-Which one a model takes is found once, by `plan`. Each is a value that is called with the model, the row, the inputs and the
-prediction, and returns a `Tilted` law: the posterior of z, and the log density of the row given all rows before it.
+Which one a model takes is found once, by `plan`. Each is a value that is called with the model, the row, the inputs and
+the prediction, and returns a `Tilted` law: the posterior of z, and the log density of the row given all rows before it.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law
-from backstream.models.laws import NORMALS, columns_of, seen_factor
+from backstream.models.laws import NORMALS, Law, columns_of, seen_factor
 
 from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted, condition
@@ -51,15 +51,16 @@ class Update(eqx.Module):
 class NormalColumns(eqx.Module):
     """Columns that are normal around a function of the state, with noise that does not depend on it."""
 
-    def location(self, law) -> Float[Array, " c"]:
+    def location(self, law: Law) -> Float[Array, " c"]:
         loc = law.loc if isinstance(law, NORMALS) else columns_of(law).loc
         return jnp.broadcast_to(loc, law.event_shape)
 
-    def whitener(self, law, row: Row):
-        """A function that divides columns by their noise, with zeros for what is missing; and the log scale it takes out."""
+    def whitener(self, law: Law, row: Row):
+        """A function that divides columns by their noise, with zeros for what is missing; and the log scale it takes
+        out."""
         missing = (~row.seen).sum() * 0.5 * LOG_2PI
         if isinstance(law, NORMALS):
-            factor = seen_factor(law.covariance_matrix, row.seen)
+            factor = seen_factor(jnp.asarray(law.covariance_matrix), row.seen)
 
             def whiten(columns):
                 kept = jnp.where(row.seen.reshape(-1, *[1] * (columns.ndim - 1)), columns, 0.0)
@@ -94,10 +95,12 @@ class Groups(eqx.Module):
     """[groups, columns], 0 or 1."""
     rank: int = eqx.field(static=True)
     basis: Constant | None = eqx.field(static=True)
-    """[groups, rank, d]: the directions, where they are the same for all rows. Or else they are those of the predictors."""
+    """[groups, rank, d]: the directions, where they are the same for all rows. Or else they are those of the
+    predictors."""
     mixing: Constant | None = eqx.field(static=True)
-    """[groups, rank, columns · predictors + d]: which combinations of the predictors' slopes, and of the axes where these
-    are too few, span a group's directions. None where each group is one column with as many predictors as directions."""
+    """[groups, rank, columns · predictors + d]: which combinations of the predictors' slopes, and of the axes where
+    these are too few, span a group's directions. None where each group is one column with as many predictors as
+    directions."""
 
     @property
     def owner(self) -> np.ndarray:
@@ -134,7 +137,7 @@ class AffineDensity(eqx.Module):
 
     predictors: Predictors
     groups: Groups
-    law: object
+    law: Law
     row: Row
     centre: Float[Array, "c p"]
     slope: Float[Array, "c p r"]
