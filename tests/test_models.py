@@ -19,7 +19,6 @@ from backstream.models import (
     StochasticVolatility,
     check_model,
     check_observations,
-    factorises,
     log_emission,
     log_prior,
     log_transitions,
@@ -52,7 +51,7 @@ def full_linear_gaussian():
 
 MODELS = {
     "diagonal LG": (LinearGaussian.random(4, 3, key=jax.random.key(0)), None, ModelShape(4, 3, True)),
-    "full LG": (full_linear_gaussian(), None, ModelShape(2, 3, False)),
+    "full LG": (full_linear_gaussian(), None, ModelShape(2, 3, True)),
     "chaotic RNN": (ChaoticRNN.random(3, key=jax.random.key(0)), None, ModelShape(3, 3, True)),
     "volatility": (
         StochasticVolatility(jnp.array([-1.0, 0.5]), jnp.array([0.9, 0.5]), jnp.array([0.3, 1.0])),
@@ -71,7 +70,7 @@ def case(request):
 def test_shapes_and_simulation(case):
     model, u, shape = case
     assert check_model(model, u) == shape
-    assert (state_dim(model, u), obs_dim(model, u), factorises(model, u)) == shape
+    assert (state_dim(model, u), obs_dim(model, u)) == shape[:2]
     inputs = None if u is None else jnp.arange(7.0)
     states, observations = jax.jit(lambda key: model.simulate(7, inputs, key=key))(jax.random.key(0))
     assert states.shape == (7, shape.state_dim) and observations.shape == (7, shape.obs_dim)
@@ -233,12 +232,6 @@ def test_a_missing_row_says_nothing(name):
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(slopes))
 
 
-def test_a_partially_missing_row_is_nan_where_the_emission_does_not_factorise():
-    model = full_linear_gaussian()
-    assert np.isnan(log_emission(model, jnp.zeros(2), jnp.array([0.0, jnp.nan, 1.0])))
-    assert np.isfinite(log_emission(model, jnp.zeros(2), jnp.array([0.0, 2.0, 1.0])))
-
-
 def test_the_placeholder_lies_in_the_support():
     """At y = 0 the density of a LogNormal is NaN, and so would be its gradient."""
 
@@ -267,12 +260,13 @@ def test_observations_that_cannot_be_are_named():
     with pytest.raises(ValueError, match=r"rows of 3 columns.*\(4, 2\)"):
         check_observations(model, rows[:, :2])
     rows[2, 1] = np.nan
+    check_observations(model, rows)
     with pytest.raises(ValueError, match="row 102, column 1 is missing"):
-        check_observations(model, rows, first_row=100)
-    check_observations(ModelShape(2, 3, factorises=True), rows)
+        check_observations(ModelShape(2, 3, partial_rows=False), rows, first_row=100)
+    check_observations(ModelShape(2, 3, partial_rows=True), rows)
     rows[3, 2] = -np.inf
     with pytest.raises(ValueError, match="row 3, column 2 is infinite: -inf"):
-        check_observations(ModelShape(2, 3, factorises=True), rows)
+        check_observations(ModelShape(2, 3, partial_rows=True), rows)
 
 
 # ---- errors of construction ---------------------------------------------------------------------------------------
@@ -297,7 +291,7 @@ def test_a_forgotten_to_event_is_named():
     ("law", "sentence"),
     [
         (lambda x: x, "emission must return a numpyro distribution, not"),
-        (lambda x: dist.Normal(x[0], 1.0), r"its event shape is \(\)"),
+        (lambda x: dist.Normal(jnp.zeros((2, 3)), 1.0).to_event(2), r"its event shape is \(2, 3\)"),
         (lambda x: dist.Normal(jnp.zeros((2, 3)), 1.0).to_event(1), r"its batch shape is \(2,\)"),
     ],
 )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from backstream.models.base import StateSpaceModel
+from backstream.models.base import StateSpaceModel, prior_law, transition_law
 from backstream.models.density import log_emission, log_transitions
 
 
@@ -92,14 +92,14 @@ def _particle_limit(p, ys, inputs, num_particles, num_trajectories, key):
         key_resample, key_move = jax.random.split(jax.random.fold_in(key, t))
         ancestors = resample(log_w, key_resample)
         keys = jax.random.split(key_move, num_particles)
-        moved = jax.vmap(lambda x, key: p.transition(x, u).sample(key))(x[ancestors], keys)
+        moved = jax.vmap(lambda x, key: transition_law(p, x, u).sample(key))(x[ancestors], keys)
         log_w = weigh(moved, y, u)
         w = jax.nn.softmax(log_w)
         increment = jax.nn.logsumexp(log_w) - jnp.log(num_particles)
         return (moved, log_w), (moved, log_w, w @ moved, w @ x[ancestors], increment)
 
     u0, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
-    x0 = p.prior(u0).sample(jax.random.fold_in(key, 0), (num_particles,))
+    x0 = prior_law(p, u0).sample(jax.random.fold_in(key, 0), (num_particles,))
     log_w0 = weigh(x0, ys[0], u0)
     scanned = (jnp.arange(1, len(ys)), ys[1:], later)
     (x, log_w), (xs, log_ws, means, one_step, increments) = jax.lax.scan(filter_step, (x0, log_w0), scanned)

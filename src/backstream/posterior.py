@@ -29,7 +29,8 @@ from backstream.estimators.base import check_sizes
 from backstream.families.backward import AffineKernel, Chain, backward_chain, filter_states, sample_chain
 from backstream.families.base import BackwardFamily, Inputs
 from backstream.gaussian import Gaussian, scaled_cholesky
-from backstream.models.base import StateSpaceModel
+from backstream.models.base import StateSpaceModel, emission_law, transition_law
+from backstream.models.density import check_inputs, check_model, check_observations
 from backstream.models.matrices import known
 
 
@@ -175,7 +176,7 @@ def forecast(
     """
     _checked_number("horizon", horizon)
     _checked_number("num_samples", num_samples)
-    _check_inputs(inputs, horizon)
+    _check_inputs(p, inputs, horizon)
     mean, cov = (law.mean[-1], law.cov[-1]) if isinstance(law, Marginals) else law.moments()
     return _forecast(p, mean, cov, horizon, num_samples, inputs, key)
 
@@ -257,8 +258,8 @@ def _forecast(
         def advance(x, scanned):
             key, u = scanned
             key_x, key_y = jax.random.split(key)
-            x = jnp.asarray(p.transition(x, u).sample(key_x), x.dtype)
-            return x, (x, jnp.asarray(p.emission(x, u).sample(key_y), x.dtype))
+            x = jnp.asarray(transition_law(p, x, u).sample(key_x), x.dtype)
+            return x, (x, jnp.asarray(emission_law(p, x, u).sample(key_y), x.dtype))
 
         return jax.lax.scan(advance, x, (jax.random.split(key, horizon), inputs))[1]
 
@@ -299,10 +300,14 @@ def _checked_key(q: BackwardFamily, name: str, key: Array | None) -> Array:
     return key
 
 
-def _check_inputs(inputs: Inputs, length: int) -> None:
+def _check_inputs(p: StateSpaceModel, inputs: Inputs, length: int) -> None:
+    """Of as many rows, finite, and such that the model can be called with them."""
     for leaf in jax.tree.leaves(inputs):
         if np.shape(leaf)[:1] != (length,):
             raise ValueError(f"inputs must have a leading axis of length {length}, but one has shape {np.shape(leaf)}.")
+    check_model(p, jax.tree.map(lambda leaf: leaf[0], inputs))
+    if all(map(known, jax.tree.leaves(inputs))):
+        check_inputs(inputs)
 
 
 def _checked_data(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs) -> tuple[Array, Inputs]:
@@ -318,12 +323,9 @@ def _checked_data(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs
         raise ValueError(
             f"ys must have shape [T, {q.obs_dim}] with T at least 1, as {type(q).__name__} expects, not {np.shape(ys)}."
         )
+    _check_inputs(p, inputs, len(ys))
     if known(ys):
-        infinite = np.argwhere(np.isinf(np.asarray(ys)))
-        if len(infinite):
-            row, column = infinite[0]
-            raise ValueError(f"The observation in row {row}, column {column} is infinite.")
-    _check_inputs(inputs, len(ys))
+        check_observations(p, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
     check_sizes(p, q, jax.tree.map(lambda leaf: leaf[0], inputs))
     leaves = jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))
     return jnp.asarray(ys, jnp.result_type(*leaves)), jax.tree.map(jnp.asarray, inputs)

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.held import Held
 from backstream.families.linear import Filtered, LinearDynamics, prior_state
-from backstream.models.base import Inputs, StateSpaceModel
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
+from backstream.models.laws import mean_of, variance_of
 from backstream.models.matrices import multiply
 
 MAX_EXPANSION = 1.25
@@ -52,16 +53,19 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
 
     @jax.jit
     def read(u):
-        mean0 = _location(p.prior(u))
-        laws = p.prior(u), p.transition(mean0, u), p.emission(mean0, u)
+        mean0 = _location(prior_law(p, u))
+        laws = prior_law(p, u), transition_law(p, mean0, u), emission_law(p, mean0, u)
         slopes = [
-            jax.jacfwd(lambda x, law_at=law_at: _location(law_at(x, u)))(mean0) for law_at in (p.transition, p.emission)
+            jax.jacfwd(lambda x, law_at=law_at: _location(law_at(p, x, u)))(mean0)
+            for law_at in (transition_law, emission_law)
         ]
-        scale_slope = jax.jacfwd(lambda x: jnp.log(_scale(p.emission(x, u))))(mean0)
+        scale_slope = jax.jacfwd(lambda x: jnp.log(_scale(emission_law(p, x, u))))(mean0)
         return [_location(law) for law in laws], slopes, [_scale(law) for law in laws], scale_slope
 
     (mean0, moved, seen), (A, B), scales, scale_slope = jax.tree.map(np.asarray, read(u))
-    for i, law_at in enumerate((lambda: p.prior(u), lambda: p.transition(mean0, u), lambda: p.emission(mean0, u))):
+    start = jnp.asarray(mean0)
+    laws = lambda: prior_law(p, u), lambda: transition_law(p, start, u), lambda: emission_law(p, start, u)
+    for i, law_at in enumerate(laws):
         if not np.isfinite(scales[i]).all():
             width = _half_width(law_at(), key=jax.random.fold_in(key, i))
             scales[i] = np.where(np.isfinite(scales[i]), scales[i], width)
@@ -112,9 +116,9 @@ class Tangent(eqx.Module):
         """Slope, drift and scales of the transition at x. Where it has no finite scale, that at the prior mean."""
 
         def moved(x):
-            return _location(p.transition(x, u)).astype(x.dtype)
+            return _location(transition_law(p, x, u)).astype(x.dtype)
 
-        A, scale = jax.jacfwd(moved)(x), _scale(p.transition(x, u)).astype(x.dtype)
+        A, scale = jax.jacfwd(moved)(x), _scale(transition_law(p, x, u)).astype(x.dtype)
         noise = PositiveDefinite.from_scale(jnp.where(jnp.isfinite(scale), scale, self.held.value[2]))
         return LinearDynamics(self.mean0, self.prior, A, noise, moved(x) - A @ x)
 
@@ -130,7 +134,7 @@ def _location(law: dist.Distribution) -> Float[Array, " n"]:
     """The mean where it is finite, or else the `loc` of the law, or else NaN."""
     loc = getattr(_base(law), "loc", jnp.nan)
     try:
-        mean = law.mean
+        mean = mean_of(law)
     except NotImplementedError:
         mean = loc
     return jnp.broadcast_to(jnp.where(jnp.isfinite(mean), mean, loc), law.event_shape)
@@ -140,7 +144,7 @@ def _scale(law: dist.Distribution) -> Float[Array, " n"]:
     """The standard deviation where it is finite, or else the `scale` of the law, or else NaN."""
     scale = getattr(_base(law), "scale", jnp.nan)
     try:
-        variance = law.variance
+        variance = variance_of(law)
     except NotImplementedError:
         variance = jnp.nan
     return jnp.broadcast_to(jnp.where(jnp.isfinite(variance), jnp.sqrt(variance), scale), law.event_shape)

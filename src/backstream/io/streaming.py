@@ -96,7 +96,7 @@ def prepare(model: StateSpaceModel, config: Config, inputs: Any) -> Prepared:
         watched, q, key = build(model, config.learning, u)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
-    row = np.zeros((1, len(columns.observed)), config.precision)
+    row = np.full((1, len(columns.observed)), np.nan, config.precision)
     return Prepared(watched, q, key, (row, None if u is None else u[None]))
 
 

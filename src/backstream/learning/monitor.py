@@ -89,9 +89,7 @@ class Monitor(eqx.Module):
         afterwards."""
         p = learner.current_model(state)
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 1)
-        now, average = (
-            self._elbos(p, q, watch.anchor, ys, inputs, infos, key) for q in (state.q, state.result())
-        )
+        now, average = (self._elbos(p, q, watch.anchor, ys, inputs, infos, key) for q in (state.q, state.result()))
         with np.errstate(invalid="ignore"):  # an observation may be beyond all numbers, and the ELBO −∞
             unbiased, error, elbo = now.mean(), now.std(ddof=1) / np.sqrt(len(now)), float(np.mean(infos.elbo))
             agree = elbo == unbiased or abs(elbo - unbiased) <= self.tolerance + 3 * error

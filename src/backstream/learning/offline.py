@@ -14,7 +14,7 @@ from backstream.estimators.base import OfflineEstimator
 from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
-from backstream.models.density import check_observations
+from backstream.models.density import check_inputs, check_observations
 
 from .online import OnlineLearner
 
@@ -42,6 +42,7 @@ def fit(
     """Gradient ascent on L_T / T, one update for each pass over the sequence (eq. epoch_update)."""
     _check_epochs(num_epochs)
     check_observations(p, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
+    check_inputs(inputs)
     return _fit(p, q, jnp.asarray(ys), inputs, estimator, optimiser, num_epochs, key)
 
 

@@ -14,7 +14,7 @@ from backstream.estimators.branching import branch
 from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.models.base import StateSpaceModel
-from backstream.models.density import check_model, check_observations
+from backstream.models.density import check_inputs, check_model, check_observations
 
 from .averaging import Averaging
 from .parameters import ModelParameters
@@ -137,7 +137,8 @@ class OnlineLearner(eqx.Module):
 
     def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
         """Reads the first observation."""
-        return _first(self, q, _observed(self.model, q, np.asarray(y)[None], u)[0], u, key)
+        inputs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], u)
+        return _first(self, q, _observed(self.model, q, np.asarray(y)[None], inputs)[0], u, key)
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
@@ -296,8 +297,7 @@ def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> 
         raise ValueError(f"There are {len(ys)} rows of observations, but {max(lengths)} of inputs.")
     if not len(ys):
         return state, jax.tree.map(np.asarray, blank_infos(0, state.q.state_dim, _dtype(state.q)))
-    first = jax.tree.map(lambda leaf: leaf[0], inputs)
-    observed, block, collected = _observed(learner.model, state.q, ys, first, int(state.t)), learner.block, []
+    observed, block, collected = _observed(learner.model, state.q, ys, inputs, int(state.t)), learner.block, []
     for start in range(0, len(observed), block):
         rows = slice(start, start + block)
         n = len(observed[rows])
@@ -308,9 +308,10 @@ def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> 
     return state, Info(*told)
 
 
-def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, u: Any, first_row: int = 0) -> np.ndarray:
-    """Rows of observations in the precision of λ, once they are known to be some, there too."""
-    shape, given = check_model(p, u), np.asarray(ys)
+def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Any, first_row: int = 0) -> np.ndarray:
+    """Rows of observations in the precision of λ, once they are known to be some, there too, with finite inputs."""
+    shape, given = check_model(p, jax.tree.map(lambda leaf: leaf[0], inputs)), np.asarray(ys)
+    check_inputs(inputs, first_row)
     check_observations(shape, given, first_row)
     observed = _like(q, given)
     if observed is not given:  # what is finite in one precision may not be in another

@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from backstream.estimators.base import Estimate
 from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
-from backstream.models.density import check_model, check_observations
+from backstream.models.density import check_inputs, check_model, check_observations
 
 from .layout import Layout
 from .mesh import PARTICLES, STREAMS, by_shard, check_mesh, deal, told
@@ -139,6 +139,7 @@ class Panel(eqx.Module):
         each comes in the same order. The state given is used up."""
         slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), _like(self.q, ys)
         check_observations(check_model(self.learner.model, self.u), ys)
+        check_inputs(inputs)
         tick = np.concatenate([[0], np.cumsum(ticks[1:] != ticks[:-1])]) if len(ticks) else ticks
         if len(np.unique(tick * state.capacity + slots)) < len(slots):
             raise ValueError("A slot has two rows in one tick: give the second a tick of its own.")

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 from backstream.estimators.base import OnlineEstimator
 from backstream.estimators.compiling import compiled
 from backstream.families.per_step import PerStep
-from backstream.models.base import StateSpaceModel
-from backstream.models.density import check_observations
+from backstream.models.base import StateSpaceModel, prior_law, transition_law
+from backstream.models.density import check_inputs, check_observations
+from backstream.models.laws import mean_of, variance_of
 
 DRAWS = 1000
 """Of X_t, over which the mean of X_{t-1} is taken."""
@@ -65,6 +66,7 @@ class PerStepLearner(eqx.Module):
     def scan(self, state: PerStepState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[PerStepState, PerStepInfo]:
         """Many, in one compiled call."""
         check_observations(self.model, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
+        check_inputs(inputs)
         return _scan(self, state, jnp.asarray(ys), inputs)
 
     def _ascend(self, q, estimate, key):
@@ -89,10 +91,10 @@ class PerStepLearner(eqx.Module):
 def _predict(p: StateSpaceModel, q: PerStep, previous: Any, u: Any) -> PerStep:
     """q with mean and standard deviation of the linearised prediction from q_{t-1}."""
     mean, cov = q.marginal(previous).moments()
-    law = p.transition(mean, u)
-    F = jax.jacfwd(lambda x: p.transition(x, u).mean)(mean)
-    variance = jnp.diag(F @ cov @ F.T) + law.variance
-    return _at(q, law.mean, variance)
+    law = transition_law(p, mean, u)
+    F = jax.jacfwd(lambda x: mean_of(transition_law(p, x, u)))(mean)
+    variance = jnp.diag(F @ cov @ F.T) + variance_of(law)
+    return _at(q, mean_of(law), variance)
 
 
 def _at(q: PerStep, mean: Array, variance: Array) -> PerStep:
@@ -103,7 +105,8 @@ def _at(q: PerStep, mean: Array, variance: Array) -> PerStep:
 @compiled()
 def _first(learner, q, y, u, key):
     p = learner.model
-    q = _at(q, p.prior(u).mean, p.prior(u).variance)
+    prior = prior_law(p, u)
+    q = _at(q, mean_of(prior), variance_of(prior))
     q, (carry, found) = learner._ascend(
         q, lambda q, key: learner.estimator.init(p, q, y, u, key=key), jax.random.fold_in(key, 0)
     )

@@ -1,12 +1,12 @@
 """State-space models p^θ: the interface, densities with missing values, and the models that come with the library."""
 
-from backstream.models.base import StateSpaceModel
+from backstream.models.base import StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.chaotic_rnn import ChaoticRNN
 from backstream.models.density import (
     ModelShape,
+    check_inputs,
     check_model,
     check_observations,
-    factorises,
     log_emission,
     log_prior,
     log_transitions,
@@ -28,14 +28,17 @@ __all__ = [
     "StateSpaceModel",
     "StochasticVolatility",
     "Structural",
+    "check_inputs",
     "check_model",
     "check_observations",
-    "factorises",
+    "emission_law",
     "log_emission",
     "log_prior",
     "log_transitions",
     "log_transitions_at",
     "obs_dim",
+    "prior_law",
     "state_dim",
     "structural",
+    "transition_law",
 ]

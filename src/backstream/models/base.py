@@ -11,24 +11,18 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions.constraints import Constraint
 
+from backstream.models.laws import Law, draw, of_vectors
+
 Inputs = Any
-
-
-def draw(law: dist.Distribution, *, key: Array) -> Float[Array, " n"]:
-    """A draw with the floating type of the law's parameters: numpyro draws in JAX's default type.
-
-    Parameters given as Python numbers, which numpyro keeps as NumPy arrays, have no say.
-    """
-    arrays = [leaf for leaf in jax.tree.leaves(law) if isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)]
-    return jnp.asarray(law.sample(key), jnp.result_type(*arrays) if arrays else float)
 
 
 class StateSpaceModel(eqx.Module):
     """A hidden Markov chain X_t seen through observations Y_t. Subclasses write three methods.
 
     Each returns a numpyro distribution with an event shape of one axis: `(d,)` for states, `(dy,)` for
-    observations. `u` holds the known inputs at time t (anything JAX can carry), or None. The array leaves of the
-    module are θ.
+    observations; or one of single numbers, which is read as a vector with one entry. States are always passed as
+    vectors. `u` holds the known inputs at time t (anything JAX can carry), or None. The array leaves of the module are
+    θ. Whoever reads a model's laws does so through `prior_law`, `transition_law` and `emission_law`.
 
     >>> class Walk(StateSpaceModel):
     ...     def prior(self, u=None):
@@ -66,17 +60,32 @@ class StateSpaceModel(eqx.Module):
             raise ValueError(f"num_steps must be at least 1, not {num_steps}.")
 
         def first(u, key):
-            return draw(self.prior(u), key=key)
+            return draw(prior_law(self, u), key=key)
 
         def advance(x, scanned):
             t, u = scanned
             x = jax.lax.cond(
                 t == 0,
                 lambda: first(u, jax.random.fold_in(key, 0)),
-                lambda: draw(self.transition(x, u), key=jax.random.fold_in(key, 2 * t)),
+                lambda: draw(transition_law(self, x, u), key=jax.random.fold_in(key, 2 * t)),
             )
-            return x, (x, draw(self.emission(x, u), key=jax.random.fold_in(key, 2 * t + 1)))
+            return x, (x, draw(emission_law(self, x, u), key=jax.random.fold_in(key, 2 * t + 1)))
 
         u0 = jax.tree.map(lambda leaf: leaf[0], inputs)
         start = jnp.zeros_like(first(u0, key))
         return jax.lax.scan(advance, start, (jnp.arange(num_steps), inputs))[1]
+
+
+def prior_law(p: StateSpaceModel, u: Inputs = None) -> Law:
+    """χ, as a law of vectors."""
+    return of_vectors(p.prior(u))
+
+
+def transition_law(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> Law:
+    """m_t(x, ·), as a law of vectors."""
+    return of_vectors(p.transition(x, u))
+
+
+def emission_law(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> Law:
+    """g_t(x, ·), as a law of vectors."""
+    return of_vectors(p.emission(x, u))

@@ -1,6 +1,6 @@
 """Densities of a model at points and pairs of points, and checks of a model and of its observations."""
 
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,28 +10,44 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from backstream.gaussian import LOG_2PI
-from backstream.models.base import Inputs, StateSpaceModel, draw
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
+from backstream.models.laws import (
+    NORMALS,
+    Law,
+    Support,
+    allows_partial_rows,
+    draw,
+    factorises,
+    filled,
+    log_columns,
+    log_density,
+    of_vectors,
+)
 
 
 class ModelShape(NamedTuple):
-    """The sizes of a model's states and observations, and whether its emission factorises over coordinates."""
+    """What can be said of a model without computing anything."""
 
     state_dim: int
     obs_dim: int
-    factorises: bool
+    partial_rows: bool
+    """Whether single columns of a row may be missing: the emission factorises over them, or is normal."""
+    support: Support | None = None
+    """What a column can hold, where it is not any number."""
 
 
-def _is_independent(emission: dist.Distribution) -> TypeGuard[dist.Independent]:
-    """Whether the log density is a sum over coordinates, each of its own coordinate of y."""
-    return isinstance(emission, dist.Independent) and emission.base_dist.event_shape == ()
+READS_NONE = "NoneType", "None is not a valid value"
+"""What Python and JAX say where None is used as a number or an array."""
 
 
-def _feasible(law: dist.Distribution, y: Array) -> Array:
-    """A point of the support, of the shape of y."""
-    return jnp.zeros_like(y) if law.support is None else jnp.asarray(law.support.feasible_like(y), y.dtype)
-
-
-def _checked(name: str, law: object) -> dist.Distribution:
+def _law(p: StateSpaceModel, name: str, *given: Any) -> Law:
+    """What a method of the model returns, as a law of vectors. The last of what it is given are the inputs."""
+    try:
+        law = of_vectors(getattr(p, name)(*given))
+    except (TypeError, AttributeError, ValueError) as error:
+        if given[-1] is None and any(phrase in str(error) for phrase in READS_NONE):
+            raise ValueError(f"{name} reads inputs, but none are given: pass the model's inputs.") from error
+        raise
     if not isinstance(law, dist.Distribution):
         raise ValueError(f"{name} must return a numpyro distribution, not {type(law).__name__}.")
     if law.event_shape == () and len(law.batch_shape) == 1:
@@ -54,7 +70,7 @@ def check_model(p: StateSpaceModel, u: Inputs = None) -> ModelShape:
 
     >>> from backstream.models import ChaoticRNN
     >>> check_model(ChaoticRNN.random(3, key=jax.random.key(0)))
-    ModelShape(state_dim=3, obs_dim=3, factorises=True)
+    ModelShape(state_dim=3, obs_dim=3, partial_rows=True, support=None)
     """
     leaves, tree = jax.tree.flatten((p, u))
     kind = tree, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf for leaf in leaves)
@@ -77,16 +93,18 @@ def _probe(p: StateSpaceModel, u: Inputs) -> ModelShape:
     shapes = []
 
     def probe():
-        prior = _checked("prior", p.prior(u))
+        prior = _law(p, "prior", u)
         x = draw(prior, key=jax.random.key(0))
-        transition = _checked("transition", p.transition(x, u))
+        transition = _law(p, "transition", x, u)
         if transition.event_shape != prior.event_shape:
             raise ValueError(
                 f"transition must return a distribution with the event shape of the prior, {prior.event_shape}, "
                 f"but its event shape is {transition.event_shape}."
             )
-        emission = _checked("emission", p.emission(x, u))
-        shapes.append(ModelShape(prior.event_shape[0], emission.event_shape[0], _is_independent(emission)))
+        emission = _law(p, "emission", x, u)
+        log_density("emission", emission, emission.sample(jax.random.key(1)))
+        (d,), (dy,) = prior.event_shape, emission.event_shape
+        shapes.append(ModelShape(d, dy, allows_partial_rows(emission), Support.of(emission)))
 
     jax.eval_shape(probe)
     return shapes[0]
@@ -100,11 +118,6 @@ def state_dim(p: StateSpaceModel, u: Inputs = None) -> int:
 def obs_dim(p: StateSpaceModel, u: Inputs = None) -> int:
     """dy."""
     return check_model(p, u).obs_dim
-
-
-def factorises(p: StateSpaceModel, u: Inputs = None) -> bool:
-    """Whether the emission is a product over coordinates of y, so that single coordinates may be missing."""
-    return check_model(p, u).factorises
 
 
 def check_observations(
@@ -128,7 +141,15 @@ def check_observations(
     if len(infinite):
         row, column = infinite[0]
         raise ValueError(f"The observation in row {first_row + row}, column {column} is infinite: {ys[row, column]}.")
-    if not shape.factorises:
+    if shape.support is not None:
+        outside = np.argwhere(~shape.support.holds(ys))
+        if len(outside):
+            row, column = outside[0]
+            raise ValueError(
+                f"The observation in row {first_row + row}, column {column} is {ys[row, column]:g}, but the emission's "
+                f"{shape.support}."
+            )
+    if not shape.partial_rows:
         missing = np.isnan(ys)
         partial = np.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1))
         if len(partial):
@@ -136,13 +157,26 @@ def check_observations(
             column = np.flatnonzero(missing[row])[0]
             raise ValueError(
                 f"The observation in row {first_row + row}, column {column} is missing and others of that row are not. "
-                f"The emission does not factorise over coordinates, so a row must be complete or wholly missing."
+                f"The emission neither factorises over columns nor is normal: a row must be complete or wholly missing."
             )
+
+
+def check_inputs(inputs: Inputs, first_row: int = 0) -> None:
+    """Raises ValueError, naming the row, where inputs with a leading axis for the rows are not finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
+        values = np.asarray(leaf)
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            continue
+        row, *column = np.argwhere(~np.isfinite(values))[0]
+        where = f", column {column[0]}" if column else ""
+        which = f" {jax.tree_util.keystr(path)}" if path else ""
+        value = values[(row, *column)]
+        raise ValueError(f"The input{which} in row {first_row + row}{where} is {value}: inputs must be finite.")
 
 
 def log_prior(p: StateSpaceModel, x: Float[Array, " d"], u: Inputs = None) -> Float[Array, ""]:
     """log χ(x)."""
-    return jnp.asarray(p.prior(u).log_prob(x), x.dtype)
+    return log_density("prior", prior_law(p, u), x).astype(x.dtype)
 
 
 def log_emission(
@@ -150,30 +184,34 @@ def log_emission(
 ) -> Float[Array, ""]:
     """log g(x, y). NaN in y is a missing coordinate, which is left out; 0 if all of y is missing.
 
-    Where the emission does not factorise over coordinates, a partially missing y gives NaN.
+    Where the emission neither factorises over coordinates nor is normal, a partially missing y gives NaN.
 
     >>> from backstream.models import ChaoticRNN
     >>> model = ChaoticRNN.random(2, key=jax.random.key(0))
     >>> float(log_emission(model, jnp.zeros(2), jnp.array([jnp.nan, jnp.nan])))
     0.0
     """
-    emission = p.emission(x, u)
-    missing = jnp.isnan(y)
-    if _is_independent(emission):
-        # The density is taken at a point of its support: a NaN there would spoil gradients even where it is masked.
-        base = emission.base_dist
-        point = jnp.where(missing, _feasible(base, y), y)
-        return jnp.where(missing, 0.0, jnp.asarray(base.log_prob(point), x.dtype)).sum()
-    point = jnp.where(missing, _feasible(emission, y), y)
-    unknown = jnp.where(missing.all(), 0.0, jnp.nan)
-    return jnp.where(missing.any(), unknown, jnp.asarray(emission.log_prob(point), x.dtype))
+    law, seen = emission_law(p, x, u), ~jnp.isnan(y)
+    point = filled(law, y)
+    if factorises(law):
+        return log_columns(law, point, seen).astype(x.dtype).sum()
+
+    def whole():
+        return log_density("emission", law, point).astype(x.dtype)
+
+    def part():
+        if isinstance(law, NORMALS):
+            return log_columns(law, point, seen).astype(x.dtype).sum()
+        return jnp.where(seen.any(), jnp.nan, 0.0).astype(x.dtype)
+
+    return jax.lax.cond(seen.all(), whole, part)
 
 
 def log_transition(
     p: StateSpaceModel, x_prev: Float[Array, " d"], x: Float[Array, " d"], u: Inputs = None
 ) -> Float[Array, ""]:
     """log m(x_prev, x)."""
-    return jnp.asarray(p.transition(x_prev, u).log_prob(x), x.dtype)
+    return log_density("transition", transition_law(p, x_prev, u), x).astype(x.dtype)
 
 
 def log_transitions(
@@ -182,7 +220,7 @@ def log_transitions(
     """log m(x_prev_j, x_i) for all pairs (i, j). The transition is computed once for each x_prev."""
 
     def from_one(origin):
-        law = p.transition(origin, u)
+        law = transition_law(p, origin, u)
         if isinstance(law, dist.MultivariateNormal):
             # One inverse for each origin, or a single one where the factor does not depend on it; then products.
             factor = jnp.asarray(law.scale_tril, x.dtype)
@@ -190,14 +228,14 @@ def log_transitions(
             z = (x - law.loc) @ whiten.T
             log_det = jnp.log(jnp.diag(factor)).sum()
             return -0.5 * (z**2).sum(-1) - log_det - 0.5 * x.shape[-1] * LOG_2PI
-        if _is_independent(law) and type(law.base_dist) is dist.Normal:
+        if factorises(law) and type(law.base_dist) is dist.Normal:
             # What does not depend on the pair is left out of the sum over coordinates, the only N² d numbers there are.
             normal = law.base_dist
             loc, scale = (jnp.asarray(part, x.dtype) for part in (normal.loc, normal.scale))
             scale = jnp.broadcast_to(scale, x.shape[1:])
             z = (x - loc) / scale
             return -0.5 * (z**2).sum(-1) - jnp.log(scale).sum() - 0.5 * x.shape[-1] * LOG_2PI
-        return jax.vmap(lambda target: jnp.asarray(law.log_prob(target), x.dtype))(x)
+        return jax.vmap(lambda target: log_density("transition", law, target).astype(x.dtype))(x)
 
     return jax.vmap(from_one, out_axes=1)(x_prev)
 

@@ -40,8 +40,7 @@ class LinearGaussian(StateSpaceModel):
     *standard deviations*, or 2-d *covariances*; they are kept as `prior_scale`, `transition_scale` and
     `emission_scale`: the standard deviations, or the lower Cholesky factor.
 
-    Where `R` is given as standard deviations the emission factorises, and single coordinates of y may be
-    missing.
+    Single coordinates of y may be missing.
 
     >>> model = LinearGaussian(mean0=jnp.zeros(2), Q0=jnp.ones(2), A=jnp.array([0.9, 0.8]), B=jnp.eye(2),
     ...                        Q=0.1 * jnp.ones(2), R=jnp.array([[0.2, 0.1], [0.1, 0.2]]))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from backstream.families.base import ScoringFamily
 from backstream.families.kernels import AffineKernel, Kernel
 from backstream.gaussian import Gaussian, invert, scaled_cholesky
-from backstream.models.base import Inputs, StateSpaceModel
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
 
 from .components import LEAST_BEND, NUM_PIECES, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
@@ -102,7 +102,7 @@ class Guided(ScoringFamily):
 
     def init(self, p, u=None):
         dtype, d = self.log_inflation.dtype, self.plan.state_dim
-        prior = state_moments(p.prior(u), self.plan.prior_known, dtype)
+        prior = state_moments(prior_law(p, u), self.plan.prior_known, dtype)
         law = prior.mean, scaled_cholesky(prior.dense())
         # Any law that has a density: there is no kernel before the second row, and nothing of this one is used.
         kernel = AffineLaw(prior.mean, jnp.zeros((d, d), dtype), prior.dense())
@@ -121,7 +121,7 @@ class Guided(ScoringFamily):
         return jnp.where(state.failed, -jnp.inf, state.log_score)
 
     def update(self, p, state, y, u=None):
-        row = Row.of(y, self.plan.fill.value)
+        row = Row.of(emission_law(p, state.mean, u), y, self.plan.fill.value)
         if self.plan.transition.affine:
             merged = self._read(p, row, u, self._move(p, state, u), state.t)
         else:

@@ -13,55 +13,73 @@ TOLERANCE = 1e-3
 def find_groups(slopes: np.ndarray, scale: np.ndarray, predictors: int | None) -> Groups | None:
     """Groups of columns with at most three directions each; None where a column reads more.
 
-    `slopes`, [n, c, d], are those of the columns' laws at many states, per standard deviation `scale` of the states.
-    With `predictors` for each column, which are affine in the state, directions are taken at every row from the
-    predictors' own slopes; without, they are fixed here.
+    `slopes`, [inputs, n, c, d], are those of the columns' laws at many states, per standard deviation `scale` of the
+    states. With `predictors` for each column, which are affine in the state, directions are taken at every row from the
+    predictors' own slopes, and may be others with other inputs. Without, they are fixed here: all of them, where they
+    depend on the inputs.
     """
-    d = slopes.shape[-1]
+    columns, d = slopes.shape[2:]
     slopes = np.where(np.isfinite(slopes).all(-1, keepdims=True), slopes, 0.0)
     size = np.linalg.norm(slopes, axis=-1, keepdims=True)
     slopes = slopes / np.where(size > 0, size, 1.0)
-    own = [_basis(slopes[:, column]) for column in range(slopes.shape[1])]
-    if max(map(len, own)) > MOST_DIRECTIONS:
+    own = [[_basis(with_input[:, column]) for with_input in slopes] for column in range(columns)]
+    if predictors is None:
+        own = [[_fixed(bases)] for bases in own]
+    if max(map(_rank, own)) > MOST_DIRECTIONS:
         return None
-    together = _basis(np.concatenate(own))
-    if len(together) <= MOST_DIRECTIONS:
+    together = [_basis(np.concatenate(bases)) for bases in zip(*own, strict=True)]
+    if _rank(together) <= MOST_DIRECTIONS:
         groups, bases = [list(range(len(own)))], [together]
     else:
         groups, bases = _grouped(own)
-    rank = max(map(len, bases))
+    rank = max(map(_rank, bases))
     members = np.zeros((len(groups), len(own)))
     for group, columns in enumerate(groups):
         members[group, columns] = 1
     if predictors is None:
-        basis = np.stack([_completed(basis, rank) for basis in bases])
+        basis = np.stack([_completed(basis, rank) for (basis,) in bases])
         return Groups(Constant(members), rank, Constant(basis / scale), None)
-    alone = all(len(columns) == 1 for columns in groups) and all(len(basis) == predictors for basis in bases)
+    alone = all(len(columns) == 1 for columns in groups) and all(_rank(basis) == predictors for basis in bases)
     mixing = None if alone else Constant(_mixing(groups, bases, rank, len(own), predictors, d))
     return Groups(Constant(members), rank, None, mixing)
 
 
 def _basis(slopes: np.ndarray) -> np.ndarray:
-    """Orthonormal rows that span the slopes; at least one."""
+    """Orthonormal rows that span the slopes."""
     _, size, rows = np.linalg.svd(slopes, full_matrices=False)
-    return rows[: max(int((size > TOLERANCE * max(size[0], 1e-30)).sum()), 1)]
+    return rows[: int((size > TOLERANCE * size.max(initial=0.0)).sum())]
 
 
-def _grouped(own: list[np.ndarray]) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Columns whose directions lie in those of another go with it."""
+def _fixed(bases: list[np.ndarray]) -> np.ndarray:
+    """The directions that are read with all of the inputs: every one, where different inputs read different ones."""
+    together = _basis(np.concatenate(bases))
+    return together if len(together) <= _rank(bases) else np.eye(together.shape[1])
+
+
+def _rank(bases: list[np.ndarray]) -> int:
+    """The most directions that are read with any of the inputs; at least one."""
+    return max(1, *map(len, bases))
+
+
+def _grouped(own: list[list[np.ndarray]]) -> tuple[list[list[int]], list[list[np.ndarray]]]:
+    """Columns whose directions lie, with all inputs, in those of another go with it."""
     groups: list[list[int]] = []
-    bases: list[np.ndarray] = []
+    bases: list[list[np.ndarray]] = []
     for column, basis in enumerate(own):
         for group, other in enumerate(bases):
-            large, less = (other, basis) if len(other) >= len(basis) else (basis, other)
-            if np.linalg.norm(less - less @ large.T @ large, axis=1).max() < 10 * TOLERANCE:
+            if _lies_in(basis, other) or _lies_in(other, basis):
                 groups[group].append(column)
-                bases[group] = large
+                bases[group] = basis if _lies_in(other, basis) else other
                 break
         else:
             groups.append([column])
             bases.append(basis)
     return groups, bases
+
+
+def _lies_in(less: list[np.ndarray], more: list[np.ndarray]) -> bool:
+    pairs = zip(less, more, strict=True)
+    return all((np.linalg.norm(a - a @ b.T @ b, axis=1) < 10 * TOLERANCE).all() for a, b in pairs)
 
 
 def _completed(basis: np.ndarray, rank: int) -> np.ndarray:
@@ -70,12 +88,12 @@ def _completed(basis: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _mixing(groups, bases, rank: int, columns: int, predictors: int, d: int) -> np.ndarray:
-    """Random combinations: of the slopes of a group's own predictors, as many as it has directions, then of all
-    axes."""
+    """Random combinations: of the slopes of a group's own predictors, one for each direction, then of all axes."""
     rng = np.random.default_rng(0)
     mixing = np.zeros((len(groups), rank, columns * predictors + d))
     for group, (members, basis) in enumerate(zip(groups, bases, strict=True)):
+        own = _rank(basis)
         rows = [column * predictors + k for column in members for k in range(predictors)]
-        mixing[group, : len(basis), rows] = rng.standard_normal((len(rows), len(basis)))
-        mixing[group, len(basis) :, columns * predictors :] = rng.standard_normal((rank - len(basis), d))
+        mixing[group, :own, rows] = rng.standard_normal((len(rows), own))
+        mixing[group, own:, columns * predictors :] = rng.standard_normal((rank - own, d))
     return mixing

@@ -16,7 +16,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from backstream.gaussian import scaled_cholesky
-from backstream.models.base import Inputs, StateSpaceModel
+from backstream.models.base import Inputs, StateSpaceModel, transition_law
 
 from .laws import StateMoments, state_moments
 
@@ -69,7 +69,7 @@ def predict(
     d, dtype = len(mean), mean.dtype
 
     def look(x) -> StateMoments:
-        moved, noise = state_moments(p.transition(x, u), transition.known, dtype)
+        moved, noise = state_moments(transition_law(p, x, u), transition.known, dtype)
         return StateMoments(moved, inflation * noise)
 
     if transition.affine:

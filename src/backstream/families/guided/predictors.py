@@ -5,7 +5,6 @@ their logit) they are often affine in the state. Such a scale is a predictor. Wh
 grid over them evaluates the law alone and never calls the model.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +16,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from .laws import Law, Row
+from backstream.models.laws import Law, columns_of
+
+from .laws import Row
+from .sampled import FEWEST, Sampled
 
 
 class Link(NamedTuple):
@@ -60,7 +62,7 @@ class Predictors(eqx.Module):
     def of(self, law: Law) -> Float[Array, "c p"]:
         """Their values."""
         columns = law.event_shape[0]
-        values, found = jax.tree.leaves(law.base_dist), {}
+        values, found = jax.tree.leaves(columns_of(law)), {}
         for leaf in self.leaves:
             if leaf.predictor not in found:
                 found[leaf.predictor] = LINKS[leaf.link].to(jnp.broadcast_to(values[leaf.index], (columns,)))
@@ -68,7 +70,7 @@ class Predictors(eqx.Module):
 
     def log_prob(self, law: Law, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
         """Log densities of the columns of the law that has these predictors, and all else from `law`."""
-        values, tree = jax.tree.flatten(law.base_dist)
+        values, tree = jax.tree.flatten(columns_of(law))
         own = self.of(law)
         for leaf in self.leaves:
             scaled, link = predictors[:, leaf.predictor], LINKS[leaf.link]
@@ -79,30 +81,21 @@ class Predictors(eqx.Module):
         return jnp.where(row.seen, jax.tree.unflatten(tree, values).log_prob(row.y), 0.0)
 
 
-class Sampled(NamedTuple):
-    """One parameter of the law at several states."""
-
-    values: np.ndarray
-    """[inputs, n, c]"""
-    slopes: np.ndarray
-    """[inputs, n, c, d], per standard deviation of the states"""
-
-
 def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -> tuple[Predictors, bool] | None:
     """The predictors of a law, and whether all are affine in the state; None where it cannot be read this way.
 
-    `sampled` has what `jax.tree.leaves(law.base_dist)` are at several states, None for what never varies.
+    `sampled` has what `jax.tree.leaves(columns_of(law))` are at several states, None for what never varies.
     """
     leaves, kept, affine = [], [], True
-    parameters = jax.tree.leaves(law.base_dist)
+    parameters = jax.tree.leaves(columns_of(law))
     for index, parameter in enumerate(sampled):
-        if parameter is None or not _varies(parameter):
+        if parameter is None:
             continue
         link = affine_link(parameter, tolerance)
         if link is None:
-            affine, link = False, _natural_link(law.base_dist, parameters[index])
+            affine, link = False, _natural_link(columns_of(law), parameters[index])
         with np.errstate(all="ignore"):
-            values = np.asarray(LINKS[link].to(jnp.asarray(parameter.values[0])), float)
+            values = np.asarray(LINKS[link].to(jnp.asarray(parameter.values)), float)
         for which, other in enumerate(kept):
             slope = _relation(other, values)
             if slope is not None:
@@ -116,26 +109,14 @@ def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -
     return Predictors(tuple(leaves), len(kept)), affine
 
 
-def _varies(parameter: Sampled) -> bool:
-    return bool(np.nanmax(np.abs(np.where(np.isfinite(parameter.slopes), parameter.slopes, 0.0)), initial=0.0) > 0)
-
-
 def affine_link(parameter: Sampled, tolerance: float) -> str | None:
-    """The first link under which, with the same inputs, the slope is the same at all states."""
+    """The first link under which it is affine in the state."""
     for name, link in LINKS.items():
         with np.errstate(all="ignore"):
-            scale = np.asarray(link.slope(jnp.asarray(parameter.values)), float)
-            slopes = parameter.slopes * scale[..., None]
-            usable = link.safe(parameter.values) & np.isfinite(slopes).all(-1)
-        if usable[0].sum(0).min() < 4:
-            continue
-        slopes = np.where(usable[..., None], slopes, np.nan)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a column without a usable state is all NaN
-            centre = np.nanmedian(slopes, axis=1, keepdims=True)
-            size = np.nanmax(np.abs(slopes), axis=(1, 3))
-            apart = np.nanmax(np.abs(slopes - centre), axis=(1, 3))
-        if not (apart > tolerance * size).any():
+            safe = link.safe(parameter.values)
+            values = np.where(safe, np.asarray(link.to(jnp.asarray(parameter.values)), float), np.nan)
+            slopes = parameter.slopes * np.asarray(link.slope(jnp.asarray(parameter.values)), float)[..., None]
+        if parameter._replace(values=values, slopes=slopes).is_affine(tolerance):
             return name
     return None
 
@@ -147,14 +128,14 @@ POSITIVE = tuple(
 )
 
 
-def _natural_link(base: dist.Distribution, leaf: Array) -> str:
+def _natural_link(base: Law, leaf: Array) -> str:
     constraint = _constraint(base, leaf)
     if any(constraint is positive for positive in POSITIVE):
         return "log"
     return "logit" if constraint is constraints.unit_interval else "identity"
 
 
-def _constraint(base: dist.Distribution, leaf: Array) -> object:
+def _constraint(base: Law, leaf: Array) -> object:
     """What the law says of the parameter that this leaf is."""
     for name, value in vars(base).items():
         if value is leaf:
@@ -167,14 +148,28 @@ def _constraint(base: dist.Distribution, leaf: Array) -> object:
 
 
 def _relation(known: np.ndarray, values: np.ndarray) -> tuple[float, ...] | None:
-    """The slope of each column where `values` is affine in a predictor that is known already."""
+    """The slope of each column where `values`, [inputs, states, c], are affine in a predictor that is known already.
+
+    It is the same with any inputs. The offset need not be.
+    """
     slopes = []
-    for a, b in zip(known.T, values.T, strict=True):
-        usable = np.isfinite(a) & np.isfinite(b)
-        if usable.sum() < 4 or np.ptp(a[usable]) == 0 or np.ptp(b[usable]) == 0:
+    for a, b in zip(np.moveaxis(known, -1, 0), np.moveaxis(values, -1, 0), strict=True):
+        found = [_line(*pair) for pair in zip(a, b, strict=True)]
+        found = [slope for slope in found if slope is not None]
+        if not found or not np.isfinite(found).all() or np.ptp(found) > 1e-4 * np.abs(found).max():
             return None
-        slope, offset = np.polyfit(a[usable], b[usable], 1)
-        if np.abs(b - offset - slope * a)[usable].max() > 1e-4 * np.ptp(b[usable]):
-            return None
-        slopes.append(float(round(slope) if round(slope) and abs(slope - round(slope)) < 1e-3 else slope))
+        slope = float(np.median(found))
+        slopes.append(float(round(slope)) if round(slope) and abs(slope - round(slope)) < 1e-3 else slope)
     return tuple(slopes)
+
+
+def _line(a: np.ndarray, b: np.ndarray) -> float | None:
+    """The slope of b over a; NaN where b is no line over a, None where there is nothing to tell it from."""
+    usable = np.isfinite(a) & np.isfinite(b)
+    if usable.sum() < FEWEST or (np.ptp(a[usable]) == 0 and np.ptp(b[usable]) == 0):
+        return None
+    a, b = a[usable], b[usable]
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return np.nan
+    slope, offset = np.polyfit(a, b, 1)
+    return float(slope) if np.abs(b - offset - slope * a).max() <= 1e-4 * np.ptp(b) else np.nan

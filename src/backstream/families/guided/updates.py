@@ -14,13 +14,14 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from backstream.models.base import Inputs, StateSpaceModel
+from backstream.models.base import Inputs, StateSpaceModel, emission_law
+from backstream.models.laws import NORMALS, Law, columns_of, seen_factor
 
 from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted, condition
 from .constants import Constant
 from .grids import SINGLE, Frame, fit
-from .laws import NORMALS, Law, Row, column_log_probs, seen_factor
+from .laws import Row, column_log_probs
 from .predictors import Predictors
 from .propagation import CavityDensity, Lift, propagate
 
@@ -51,7 +52,7 @@ class NormalColumns(eqx.Module):
     """Columns that are normal around a function of the state, with noise that does not depend on it."""
 
     def location(self, law: Law) -> Float[Array, " c"]:
-        loc = law.loc if isinstance(law, NORMALS) else law.base_dist.loc
+        loc = law.loc if isinstance(law, NORMALS) else columns_of(law).loc
         return jnp.broadcast_to(loc, law.event_shape)
 
     def whitener(self, law: Law, row: Row):
@@ -66,7 +67,7 @@ class NormalColumns(eqx.Module):
                 return solve_triangular(factor, kept, lower=True)
 
             return whiten, jnp.log(jnp.diagonal(factor)).sum() - missing
-        scale = jnp.where(row.seen, jnp.broadcast_to(law.base_dist.scale, law.event_shape), 1.0)
+        scale = jnp.where(row.seen, jnp.broadcast_to(columns_of(law).scale, law.event_shape), 1.0)
 
         def divide(columns):
             shape = (-1, *[1] * (columns.ndim - 1))
@@ -81,8 +82,8 @@ class Closed(Update):
     columns: NormalColumns = NormalColumns()
 
     def __call__(self, p, row, u, predicted):
-        location, slope = predicted.along(lambda x: self.columns.location(p.emission(x, u)).astype(x.dtype))
-        whiten, log_scale = self.columns.whitener(p.emission(predicted.mean, u), row)
+        location, slope = predicted.along(lambda x: self.columns.location(emission_law(p, x, u)).astype(x.dtype))
+        whiten, log_scale = self.columns.whitener(emission_law(p, predicted.mean, u), row)
         tilted = condition(whiten(slope), whiten(row.y - location))
         return tilted._replace(log_mass=tilted.log_mass - log_scale)
 
@@ -162,7 +163,7 @@ class ModelDensity(eqx.Module):
 
     def __call__(self, s: Float[Array, "j n r"], lift: Lift) -> Float[Array, "j n"]:
         def terms(z):
-            return column_log_probs(self.p.emission(self.predicted.at(z), self.u), self.row)
+            return column_log_probs(emission_law(self.p, self.predicted.at(z), self.u), self.row)
 
         members = jnp.asarray(self.groups.members.value, s.dtype)
         return jax.vmap(lambda zs, own: jax.vmap(lambda z: terms(z) @ own)(zs))(lift(s), members)
@@ -183,10 +184,10 @@ class Propagated(Update):
         if self.predictors is None:
             return self.groups.fixed(predicted.factor), ModelDensity(p, self.groups, row, u, predicted)
         read = self.predictors
-        centre, slopes = predicted.along(lambda x: read.of(p.emission(x, u)).astype(x.dtype))
+        centre, slopes = predicted.along(lambda x: read.of(emission_law(p, x, u)).astype(x.dtype))
         directions = self.groups.spanned(slopes)
         slope = jnp.einsum("cpd,crd->cpr", slopes, directions[self.groups.owner])
-        law = p.emission(predicted.mean, u)
+        law = emission_law(p, predicted.mean, u)
         return directions, AffineDensity(read, self.groups, law, row, centre, slope)
 
     def _on_one_grid(self, density, directions: Float[Array, "r d"]) -> Tilted:

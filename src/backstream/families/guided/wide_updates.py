@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from backstream.models.base import emission_law
+
 from . import small_matrices as small
 from .closed_forms import Tilted, condition
 from .importance import reweigh
@@ -63,15 +65,17 @@ class RegressedNormal(Update):
         d, dtype = len(predicted.mean), predicted.mean.dtype
 
         def location(z):
-            return self.columns.location(p.emission(predicted.at(z), u)).astype(dtype)
+            return self.columns.location(emission_law(p, predicted.at(z), u)).astype(dtype)
 
         centre = location(jnp.zeros(d, dtype))
-        whiten, log_scale = self.columns.whitener(p.emission(predicted.mean, u), row)
+        whiten, log_scale = self.columns.whitener(emission_law(p, predicted.mean, u), row)
         line = regress(lambda z: whiten(location(z) - centre), d, dtype)
         slope = jnp.concatenate([line.slope, line.rest]).T
         tilted = _first(condition(slope, whiten(row.y - centre) - line.centre), d)
         tilted = tilted._replace(log_mass=tilted.log_mass - log_scale)
-        return reweigh(lambda z: column_log_probs(p.emission(predicted.at(z), u), row).sum(), [tilted], predicted.t)
+        return reweigh(
+            lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), [tilted], predicted.t
+        )
 
 
 class Regressed(Update):
@@ -82,15 +86,17 @@ class Regressed(Update):
 
     def __call__(self, p, row, u, predicted):
         d, dtype = len(predicted.mean), predicted.mean.dtype
-        line = regress(lambda z: self.predictors.of(p.emission(predicted.at(z), u)).astype(dtype), d, dtype)
+        line = regress(lambda z: self.predictors.of(emission_law(p, predicted.at(z), u)).astype(dtype), d, dtype)
         size = jnp.sqrt((line.slope**2 + line.rest**2).sum(0))
         size = jnp.where(jnp.isfinite(size) & (size > 0), size, 1.0)
         directions = jnp.moveaxis(jnp.concatenate([line.slope, line.rest]) / size, 0, -1)
         directions = jnp.where(jnp.isfinite(directions), directions, 0.0)
-        law = p.emission(predicted.mean, u)
+        law = emission_law(p, predicted.mean, u)
         density = jax.tree_util.Partial(_along_predictors, self.predictors, law, row, line.centre, size)
         tilted = _first(propagate(density, directions), d)
-        return reweigh(lambda z: column_log_probs(p.emission(predicted.at(z), u), row).sum(), [tilted], predicted.t)
+        return reweigh(
+            lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), [tilted], predicted.t
+        )
 
 
 def _along_predictors(predictors: Predictors, law, row, centre, size, s, lift):
@@ -108,7 +114,7 @@ class Joint(Update):
         d, dtype = len(predicted.mean), predicted.mean.dtype
 
         def log_likelihood(z, p=p, predicted=predicted):
-            return column_log_probs(p.emission(predicted.at(z), u), row).sum()
+            return column_log_probs(emission_law(p, predicted.at(z), u), row).sum()
 
         held = _without_derivative((p, predicted))
         gradients = jax.vmap(jax.grad(lambda z: log_likelihood(z, *held)))
