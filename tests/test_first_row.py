@@ -89,8 +89,8 @@ def test_a_state_keeps_its_shapes_from_before_the_first_row(q):
 
 # ---- no time has passed ------------------------------------------------------------------------------------------
 class Wandering(StateSpaceModel):
-    """A process in continuous time; u holds the time since the last row. Over no time its transition has no density, and
-    its standard deviation no derivative in the state or in θ."""
+    """A process in continuous time; u holds the time since the last row. Over no time its transition has no density,
+    and its standard deviation no derivative in the state or in θ."""
 
     rate: jax.Array
 
