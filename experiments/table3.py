@@ -119,7 +119,7 @@ def run(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     learner, q = learner_and_family(name, settings, judge.p, keys[3])
     snapshots = Snapshots(q, judge, settings)
     curve = learn(learner, q, ys, snapshots.errors, settings["every"], key=keys[4])
-    smoothed, filtered = (law(snapshots.last, ys).mean for law in (posterior.smooth, posterior.filter))
+    smoothed, filtered = (law(judge.p, snapshots.last, ys).mean for law in (posterior.smooth, posterior.filter))
     found = {"curve": curve, "end": curve[-1], "held": held_elbos(learner, snapshots.last, judge.ys, keys[4])}
     found["training"] = {"smoothing": metrics.rmse(smoothed, states), "filtering": metrics.rmse(filtered, states)}
     if seed == 0:

@@ -89,8 +89,8 @@ def test_a_state_keeps_its_shapes_from_before_the_first_row(q):
 
 # ---- no time has passed ------------------------------------------------------------------------------------------
 class Wandering(StateSpaceModel):
-    """An Ornstein–Uhlenbeck process; u holds the time since the last row. Over no time its transition has neither a
-    density nor a derivative."""
+    """A process in continuous time; u holds the time since the last row. Over no time its transition has no density,
+    and its standard deviation no derivative in the state or in θ."""
 
     rate: jax.Array
 
@@ -99,7 +99,7 @@ class Wandering(StateSpaceModel):
 
     def transition(self, x, u=None):
         kept = jnp.exp(-self.rate * u[0])
-        return dist.Normal(kept * x, jnp.sqrt(1 - kept**2)).to_event(1)
+        return dist.Normal(kept * x, jnp.sqrt((1 - kept**2) * (1.0 + 0.1 * x**2))).to_event(1)
 
     def emission(self, x, u=None):
         return dist.Normal(x, 0.5).to_event(1)
@@ -137,12 +137,11 @@ def estimates(estimator, q, waits):
 @pytest.mark.parametrize(
     "estimator",
     [
-        FixedLag(4, 2, learn_model=True),
         FixedLag(3, 2, WindowIncrement(), learn_model=True),
         RecursiveScore(4, learn_model=True),
-        RecursiveScore(4, MomentCorrected(), Truncated(3)),
+        RecursiveScore(4, MomentCorrected(), Truncated(4)),
     ],
-    ids=["window", "window increment", "forward", "truncated"],
+    ids=["window", "forward", "truncated"],
 )
 def test_the_inputs_of_the_first_row_may_say_that_no_time_has_passed(estimator, q):
     """Values and gradients in λ and θ are those that any other inputs of the first row would give: prior and emission
