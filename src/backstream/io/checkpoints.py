@@ -260,7 +260,8 @@ class _Leaf(NamedTuple):
         if isinstance(self.value, bool | int | float):
             return type(self.value)(array.item())
         if _is_key(self.value):
-            return jax.random.wrap_key_data(jnp.array(array), dtype=self.value.dtype)
+            impl = jax.random.key_impl(jnp.empty(0, self.value.dtype))
+            return jax.random.wrap_key_data(jnp.array(array), impl=impl)
         # A copy: the learner overwrites the buffers of its state, and these may be shared with NumPy.
         return jnp.array(array, self.value.dtype)
 
