@@ -12,16 +12,19 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench soak audit lock clean
+.PHONY: help demo test test-setup lint docs bench soak audit lock clean
 
 help:  ## print the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)  ## learn online from a simulated stream; ends with a table and a picture
 	$(BIN)/backstream demo
 
 test: $(INSTALLED)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-setup: $(INSTALLED)  ## install on every Python that is found, from the lock and as a package; minutes, less if little has changed
+	$(BIN)/python -m tools.check_setup
 
 lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check .
@@ -52,12 +55,11 @@ clean:  ## remove caches and build output; .venv stays
 	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
-# A .venv that works is kept. One that is missing, broken or too old is made anew.
+# Without a Python, .venv is not installed, whatever the date of the mark in it.
+ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
+.PHONY: $(INSTALLED)
+endif
+
 $(INSTALLED): requirements.lock pyproject.toml
-	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed." if sys.version_info < (3, 11) else 0)' \
-		&& $(PYTHON) -m venv --clear $(VENV); }
-	@echo "Installing into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PYTHON) tools/install.py $(VENV)
 	@touch $@
