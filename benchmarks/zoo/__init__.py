@@ -1,0 +1,1 @@
+"""Models from many fields, each with a reference posterior, to judge filters and smoothers: `python -m benchmarks.zoo`."""
