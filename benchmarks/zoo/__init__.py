@@ -1,1 +1,1 @@
-"""Models from many fields, each with a reference posterior, to judge filters and smoothers: `python -m benchmarks.zoo`."""
+"""Models from many fields, with reference posteriors to judge filters and smoothers by: `python -m benchmarks.zoo`."""

@@ -48,7 +48,8 @@ class Case:
     """A model of the zoo.
 
     `build` makes the model in JAX's current default precision. `inputs` makes the rows of inputs from a seed and a
-    number of rows. `raw` turns observations and inputs into the states that they show directly, (T, d), NaN where they show none.
+    number of rows. `raw` turns observations and inputs into the states that they show directly, (T, d), NaN where they
+    show none.
     """
 
     name: str

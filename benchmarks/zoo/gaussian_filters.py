@@ -52,8 +52,9 @@ def _smooth(moments, model, ys, us) -> Posterior:
         out, S, C = moments(lambda x: model.emission(x, u), m_pred, P_pred)
         gain = jnp.linalg.solve(S, C.T).T
         P = P_pred - gain @ S @ gain.T
-        after = m_pred + gain @ (y - out), (P + P.T) / 2
-        score = jax.scipy.stats.multivariate_normal.logpdf(y, out, S)
+        residual = laws.difference(model.emission(m_pred, u), y, out)
+        after = m_pred + gain @ residual, (P + P.T) / 2
+        score = jax.scipy.stats.multivariate_normal.logpdf(residual, jnp.zeros_like(residual), S)
         return after, (*after, m_pred, P_pred, cross, score)
 
     _, (ms, Ps, m_pred, P_pred, cross, score) = jax.lax.scan(forward, start, (jnp.arange(len(ys)), ys, us))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from numpyro.distributions import constraints
 
 
 def covariance(law: dist.Distribution) -> jax.Array:
@@ -14,6 +15,13 @@ def covariance(law: dist.Distribution) -> jax.Array:
 
 def mean(law: dist.Distribution) -> jax.Array:
     return jnp.broadcast_to(law.mean, law.event_shape)
+
+
+def difference(law: dist.Distribution, y: jax.Array, other: jax.Array) -> jax.Array:
+    """y less another point, between −π and π where the law is one of angles."""
+    base = law.base_dist if isinstance(law, dist.Independent) else law
+    away = y - other
+    return jnp.mod(away + jnp.pi, 2 * jnp.pi) - jnp.pi if base.support is constraints.circular else away
 
 
 def normal_factor(law: dist.Distribution) -> jax.Array:

@@ -10,7 +10,7 @@ from benchmarks.zoo.references.particles import Particles
 
 
 class Epidemic(StateSpaceModel):
-    """States: logarithms of the susceptible, exposed and infectious shares and of the transmission rate; rows are days."""
+    """States: logarithms of the susceptible, exposed and infectious shares and of the transmission rate, each day."""
 
     reported: Array  # cases a day at full incidence
     concentration: Array

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.zoo import laws
 from benchmarks.zoo.case import Data, Posterior
+
+MOST_AT_EDGE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -24,17 +27,23 @@ class Grid:
 
     def run(self, model, data: Data, seed: int) -> tuple[Posterior, Posterior, str]:
         low, high = data.states.min() - self.margin, data.states.max() + self.margin
-        ys, us = jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us)
-        solve = jax.jit(grid_smoother)
-        fine, coarse = (
-            Posterior(*map(np.asarray, solve(model, jnp.linspace(low, high, nodes), ys, us)))
-            for nodes in (self.nodes, self.nodes // 2)
-        )
-        return fine, coarse, f"{self.nodes} nodes"
+        rows = jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us)
+        found, edges = [], []
+        for nodes in (self.nodes, self.nodes // 2):
+            posterior, edge = grid_smoother(model, jnp.linspace(low, high, nodes), *rows)
+            found.append(Posterior(*map(np.asarray, posterior)))
+            edges.append(float(edge))
+        if max(edges) > MOST_AT_EDGE:
+            raise ValueError(f"A share of {max(edges):.1g} of a row is at the edge of the grid: it needs more margin.")
+        return found[0], found[1], f"{self.nodes} nodes"
 
 
-def grid_smoother(model, nodes: jax.Array, ys: jax.Array, us) -> Posterior:
-    """Filter and smoother on the nodes. Where inputs change the transition, its matrix is made for every row."""
+@eqx.filter_jit
+def grid_smoother(model, nodes: jax.Array, ys: jax.Array, us) -> tuple[Posterior, jax.Array]:
+    """Filter and smoother on the nodes, and the largest share of a row's mass at either end.
+
+    Where inputs change the transition, its matrix is made for every row.
+    """
     x = nodes[:, None]
 
     def kernel(u):  # column j: from node j
@@ -72,7 +81,8 @@ def grid_smoother(model, nodes: jax.Array, ys: jax.Array, us) -> Posterior:
     rows = filtered[:-1], predicted[1:], jax.tree.map(lambda leaf: leaf[1:], us)
     _, smoothed = jax.lax.scan(backward, filtered[-1], rows, reverse=True)
     smoothed = jnp.concatenate([smoothed, filtered[-1:]])
-    return Posterior(*_moments(filtered, nodes), *_moments(smoothed, nodes), score)
+    edge = jnp.maximum(filtered[:, 0].max(), filtered[:, -1].max())
+    return Posterior(*_moments(filtered, nodes), *_moments(smoothed, nodes), score), edge
 
 
 def _moments(mass: jax.Array, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:

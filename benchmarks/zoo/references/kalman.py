@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,7 @@ class Exact:
 
     def run(self, model, data: Data, seed: int) -> tuple[Posterior, None, str]:
         _check_linear(model, data)
-        found = jax.jit(kalman_smoother)(model, jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us))
+        found = kalman_smoother(model, jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us))
         return Posterior(*map(np.asarray, found)), None, "exact"
 
 
@@ -40,6 +41,7 @@ def _check_linear(model, data: Data) -> None:
             raise ValueError(f"{type(model).__name__}.{read.__name__} is not linear and Gaussian.")
 
 
+@eqx.filter_jit
 def kalman_smoother(model, ys: jax.Array, us) -> Posterior:
     """Filter and smoother of a model whose laws are normal, with means affine in the state."""
     first = jax.tree.map(lambda leaf: leaf[0], us)
