@@ -1,0 +1,1 @@
+"""Models from many fields, with reference posteriors to judge filters and smoothers by: `python -m benchmarks.zoo`."""
