@@ -1,32 +1,36 @@
 """The methods that are compared, and how one is run and timed on a model of the zoo."""
 
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.zoo import gaussian_filters
-from benchmarks.zoo.case import Case, Data, Method, Posterior
+from benchmarks.zoo import gaussian_filters, guided
+from benchmarks.zoo.case import Case, Data, Posterior
 
 
 class Entry(NamedTuple):
-    run: Method
+    run: Callable[..., Posterior]
     double: bool
     """Whether it computes in float64."""
+    prepare: Callable[..., Any] | None = None
+    """What is made once of model, observations and inputs, and then comes first among the arguments of `run`."""
 
 
 METHODS = {
     "ekf": Entry(gaussian_filters.ekf, double=True),
     "ukf": Entry(gaussian_filters.ukf, double=True),
+    "guided": Entry(guided.filter_and_smooth, double=False, prepare=guided.prepare),
 }
 
 
 class Timed(NamedTuple):
     posterior: Posterior
     compile_seconds: float
-    """What the first call took beyond the second, in seconds of the processor."""
+    """What preparing and the first call took beyond the second, in seconds of the processor."""
     microseconds: float
     """Of the second call, for each row."""
 
@@ -35,11 +39,13 @@ def run(entry: Entry, case: Case, data: Data) -> Timed:
     """Runs a method twice on data of a model, in the method's precision."""
     with jax.enable_x64(entry.double):
         model, rows = case.build(), jax.tree.map(jnp.asarray, (data.ys, data.us))
-        taken: list[float] = []
-        for _ in range(2):
+        began = time.process_time()
+        prepared = [] if entry.prepare is None else [entry.prepare(model, *rows)]
+        taken = [time.process_time() - began, 0.0]
+        for call in range(2):
             began = time.process_time()
-            found = jax.block_until_ready(entry.run(model, *rows))
-            taken.append(time.process_time() - began)
+            found = jax.block_until_ready(entry.run(*prepared, model, *rows))
+            taken[call] += time.process_time() - began
     posterior = Posterior(*(np.asarray(part, float) for part in found))
     return Timed(posterior, max(taken[0] - taken[1], 0.0), 1e6 * taken[1] / len(data.ys))
 
