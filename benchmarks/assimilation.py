@@ -133,7 +133,8 @@ def run(name: str, method: str, seed: int) -> dict[str, Any]:
     states, entry, found = np.asarray(states), methods.METHODS[method], {}
     for q in setting.noises:
         with jax.enable_x64(entry.double):
-            posterior = entry.run(setting.build(jnp.array(q)), jnp.asarray(np.asarray(ys)), None)
+            model = setting.build(jnp.array(q))
+            posterior = methods.prepared(entry, model, jnp.asarray(np.asarray(ys)), None)()
         score = float(np.asarray(posterior.log_score)[setting.burn_in :].mean())
         means = (np.asarray(part) for part in (posterior.filtered_mean, posterior.smoothed_mean))
         errors = [analysis_error(mean, states, setting.burn_in) for mean in means]
