@@ -38,8 +38,8 @@ def reweigh(
 ) -> Tilted:
     """The moments of N(0, I) × likelihood, from weighted points of the proposals, the last of which is the best guess.
 
-    The correction goes as far as the number of points that count allows, and along each axis as far as this row informs it.
-    Without enough points the proposal that the weights like best stays as it is.
+    The guess is corrected as far as the number of points that count allows, and along each axis as far as this row
+    informs it. Without enough points it stays as it is: a wider proposal taken instead would add up over the rows.
     """
     d, dtype = len(proposals[0].mean), proposals[0].mean.dtype
     if d > NUM_POINTS // 4:
@@ -59,10 +59,7 @@ def reweigh(
     count = 1 / (weight**2).sum()
     good = jnp.isfinite(top) & jnp.isfinite(count)
     weight, count = jnp.where(good, weight, 0.0), jnp.where(good, count, 0.0)
-    liking = jnp.where(weight > 0, log_q, 0.0) @ weight
-    best = jnp.argmax(jnp.where(good, liking, jnp.arange(len(proposals), dtype=dtype)))
-    mean, factor = (jnp.stack([law[part] for law in proposals])[best] for part in (0, 1))
-    mean, factor = _shrunk(mean, factor, z, weight, count)
+    mean, factor = _shrunk(proposals[-1].mean, proposals[-1].factor, z, weight, count)
     return Tilted(mean, factor, jnp.where(count > 2 * d, log_mass, proposals[-1].log_mass))
 
 
@@ -75,8 +72,8 @@ def _log_normal(z: Float[Array, "n d"], law: Tilted) -> Float[Array, " n"]:
 def _shrunk(mean, factor, z, weight, count) -> tuple[Array, Array]:
     """Weighted moments, taken from the proposal N(mean, factor factorᵀ) only as far as they can be trusted.
 
-    In the principal axes of the proposal: by the share of points that count beyond 2d, and along an axis not at all where
-    row and weights leave the prediction as it was.
+    In the principal axes of the proposal: by the share of points that count beyond 2d, and along an axis not at all
+    where row and weights leave the prediction as it was.
     """
     d, dtype = len(mean), mean.dtype
     variance, axes = jnp.linalg.eigh(factor @ factor.T)

@@ -23,8 +23,9 @@ REACH = 3.0
 """The squared distance of the points along each axis, as in the prediction."""
 MAX_TURNS = 15
 TOLERANCE = 0.02
-WIDEST = 2.0
-"""The posterior variance of an opaque law is at most so many times that of the prediction."""
+WIDEST = 1.0
+"""The posterior variance of an opaque law is at most so many times that of the prediction. More would add up over rows
+that say little: the wider the prediction, the less a row says."""
 
 
 class Line(NamedTuple):
@@ -79,8 +80,8 @@ class RegressedNormal(Update):
 
 
 class Regressed(Update):
-    """Columns with predictors that read many states: the predictors regressed, their rests as further coordinates that all
-    columns share, and a grid along each column's own predictors."""
+    """Columns with predictors that read many states: the predictors regressed, their rests as further coordinates that
+    all columns share, and a grid along each column's own predictors."""
 
     predictors: Predictors
 
@@ -107,7 +108,8 @@ def _along_predictors(predictors: Predictors, law, row, centre, size, s, lift):
 class Joint(Update):
     """Any law of many states: the normal law nearest in the sense of KL(q|p), by damped natural gradients.
 
-    Expected gradient and Hessian of the log likelihood under the current law come from Stein's identity and 2d + 1 points.
+    Expected gradient and Hessian of the log likelihood under the current law come from Stein's identity and 2d + 1
+    points.
     """
 
     def __call__(self, p, row, u, predicted):
