@@ -55,7 +55,7 @@ def main(quick: bool, picture: Path) -> None:
     states, fresh = p.simulate(1000 if quick else 2000, key=jax.random.key(1))
     fresh = np.where(np.random.default_rng(2).random(fresh.shape) < 0.05, np.nan, fresh)
     q = bs.Innovation.from_model(p, width=16, key=jax.random.key(3))
-    learner = bs.default_learner(p)
+    learner = bs.default_learner(p, bs.Settings(method="window"))
     state, _ = learner.init(q, ys[0], key=jax.random.key(4))
     state, _ = learner.scan(state, ys[1:])
 

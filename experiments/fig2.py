@@ -14,7 +14,7 @@ import optax
 
 from backstream.estimators import BackwardSampling, RecursiveScore, SameSample, Truncated
 from backstream.families import Kalman
-from backstream.learning import OnlineLearner, default_learner
+from backstream.learning import OnlineLearner, Settings, default_learner
 from backstream.models import LinearGaussian
 
 from .harness import MISSING, LinearJudge, learn, table
@@ -51,7 +51,7 @@ def run(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     weights = BackwardSampling(settings["draws"])
     score = RecursiveScore(settings["particles"], weights, Truncated(settings["depth"]), SameSample())
     paper = OnlineLearner(judge.p, score, optax.adam(settings["rate"]))
-    learner = default_learner(judge.p) if name == DEFAULT else paper
+    learner = default_learner(judge.p, Settings(method="window")) if name == DEFAULT else paper
     snapshots = Snapshots(q, judge, settings)
     curve = learn(learner, q, ys, snapshots.errors, settings["every"], key=keys[4])
     test = judge.p.simulate(settings["test"], key=jax.random.fold_in(keys[2], 1))

@@ -69,7 +69,7 @@ def names(count: int) -> np.ndarray:
 
 def opened(count: int, common: bool = True, mesh=None):
     p, q, keys = case()
-    learner = default_learner(p, Settings(width=SETTINGS["width"]))
+    learner = default_learner(p, Settings(method="window", width=SETTINGS["width"]))
     panel = Panel(learner, q, key=keys[2], common=common, lanes=SETTINGS["lanes"], mesh=mesh)
     return panel, panel.begin(panel.open(count), np.arange(count), names(count))
 
@@ -147,7 +147,7 @@ def apart(count: int) -> dict:
 
 def one_long(seed: int) -> dict:
     p, q, keys = case(seed)
-    learner = default_learner(p, Settings(width=SETTINGS["width"]))
+    learner = default_learner(p, Settings(method="window", width=SETTINGS["width"]))
     ys = np.asarray(p.simulate(SETTINGS["short_streams"] * SETTINGS["short_length"], key=keys[3])[1])
     state, _ = learner.init(q, ys[0], key=keys[2])
     return judged(p, keys, learner.scan(state, ys[1:])[0].average)
@@ -157,7 +157,7 @@ def many_short(seed: int) -> dict:
     """Each tick has a row of as many streams as it may; the streams take turns."""
     p, q, keys = case(seed)
     count, length, tick_rows = SETTINGS["short_streams"], SETTINGS["short_length"], SETTINGS["tick_rows"]
-    learner = default_learner(p, Settings(width=SETTINGS["width"]))
+    learner = default_learner(p, Settings(method="window", width=SETTINGS["width"]))
     panel = Panel(learner, q, key=keys[2], common=True, lanes=tick_rows)
     state = panel.begin(panel.open(count), np.arange(count), names(count))
     ys = simulated(p, count, length, keys[4]).reshape(count * length, -1)

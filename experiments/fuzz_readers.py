@@ -102,7 +102,7 @@ def table(path: Path, rng: np.random.Generator) -> bool:
 
 def settings(path: Path, rng: np.random.Generator) -> bool:
     config = merge(Config(), read_tables(path))
-    assert isinstance(config, Config) and math.isfinite(config.learning.step_size())
+    assert isinstance(config, Config) and math.isfinite(config.learning.model_rate)
     return True
 
 
@@ -136,7 +136,7 @@ def seeds(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
     jsonl = "".join(json.dumps(row) + "\n" for row in rows)
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), buffer)
-    config = Config(learning=Settings().settled(), columns=Columns(("y",), "at", ("u",), True)).text()
+    config = Config(learning=Settings(), columns=Columns(("y",), "at", ("u",), True)).text()
     report = Report(500, -1.0, -1.1, 0.01, -1.2, float("nan"), 0.5, 0.0, ("careful",))
     Checkpoints(folder / "whole").save(7, LIKE, {"time": None})
     whole = folder / "whole" / f"{7:012d}"

@@ -3,7 +3,7 @@
     backstream bench gradients
 
 The gradient of the ELBO of one sequence, at three stages of learning with the default learner: at the start, in the
-middle, late. The chaotic networks have the family of `Settings(shared=True)`. Errors are in units of the length of the
+middle, late. The chaotic networks have `Innovation` with `shared` and `tangent`. Errors are in units of the length of the
 reference gradient: the exact one for linear-Gaussian models, elsewhere the mean over many backward trajectories, whose
 own error is shown. "At equal time" is the root mean squared error of as many runs, averaged, as fit into the time that
 plain weights take for one. Each estimator is run 16 times, with d = 100 four times.
@@ -32,7 +32,7 @@ from backstream.estimators import (
 )
 from backstream.estimators.base import flatten
 from backstream.families import Innovation, Kalman
-from backstream.learning import default_learner
+from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.plots import BLACK, BLUE, GREEN, GREY, ORANGE
 
@@ -167,7 +167,7 @@ def measure(make: Callable, settings: dict[str, Any], replicates: int) -> dict[s
 
 def learned(p, q, ys, inputs, stages: dict[str, int], key: jax.Array) -> dict[str, Any]:
     """q after each number of observations."""
-    learner = default_learner(p)
+    learner = default_learner(p, Settings(method="window"))
     first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs)) for part in (0, slice(1, None)))
     state, _ = learner.init(q, *first, key=key)
     families, read = {}, 0

@@ -93,7 +93,7 @@ def settled() -> Settled:
     p = ChaoticRNN.random(2, key=keys[0])
     q = Innovation.from_model(p, SETTINGS["width"], key=keys[1])
     states, ys = (np.array(leaf) for leaf in p.simulate(SETTINGS["warm"] + SETTINGS["rows"], key=keys[2]))
-    learner = default_learner(p, Settings(lag=SETTINGS["lag"]))
+    learner = default_learner(p, Settings(method="window", lag=SETTINGS["lag"]))
     state, _ = learner.init(q, ys[0], key=keys[3])
     state, _ = learner.scan(state, ys[1 : SETTINGS["warm"]])
     fresh = p.simulate(SETTINGS["fresh"], key=keys[4])
@@ -143,7 +143,7 @@ def units(scale: float, rows: int) -> dict[str, float]:
     one = jnp.ones(2)
     p = LinearGaussian(0 * one, scale * one, 0.9 * one, one, 0.5 * scale * one, 0.7 * scale * one)
     states, ys = p.simulate(rows, key=keys[0])
-    learner = default_learner(p, Settings(lag=SETTINGS["lag"]))
+    learner = default_learner(p, Settings(method="window", lag=SETTINGS["lag"]))
     state, _ = learner.init(Innovation.from_model(p, SETTINGS["width"], key=keys[1]), ys[0], key=keys[2])
     state, infos = learner.scan(state, ys[1:])
     exact = posterior.filter(p, Kalman.from_model(p), ys[1:]).mean
@@ -165,7 +165,10 @@ def regime_change(jump: int, after: int, every: int = 500, within: float = 0.05)
     start, old, new = model(0.2, 2.5), model(0.95, 0.3), model(0.5, 0.9)
     ys = np.concatenate([old.simulate(jump, key=keys[0])[1], new.simulate(after, key=keys[1])[1]])
     fresh = new.simulate(SETTINGS["fresh"], key=keys[2])[1]
-    learner, monitor = default_learner(start, Settings(lag=SETTINGS["lag"], learn_model=True)), Monitor(window=every)
+    learner, monitor = (
+        default_learner(start, Settings(method="window", lag=SETTINGS["lag"], learn_model=True, model_rate=1e-3)),
+        Monitor(window=every),
+    )
     best = float(exact_per_step(new, Kalman.from_model(new), fresh))
 
     def follow(first: int) -> list[dict[str, Any]]:

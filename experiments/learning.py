@@ -3,7 +3,7 @@
     backstream bench learning
 
 The window and the recursion, both as they come, on the models of `bench gradients`, five seeds each, which draw model,
-stream, fresh sequence, family and samples. For the chaotic networks `Settings(shared=True)` is taken: one network for
+stream, fresh sequence, family and samples. For the chaotic networks it is `Innovation` with `shared` and `tangent`: one network for
 all coordinates, and the model's own dynamics, linearised where the filter is. A run ends after 5 000 observations, or
 after 150 processor seconds of learning. Errors are above the limit on the same sequence: that of the Kalman smoother,
 or of a particle smoother with 20 000 particles and the true model. From d = 20 on these are too few; the limit of
@@ -55,7 +55,7 @@ QUICK = {
 }
 FEW = "recursion, N = 30"
 METHODS: dict[str, dict[str, Any]] = {
-    "window": {},
+    "window": {"method": "window"},
     "recursion": {"method": "recursion"},
     FEW: {"method": "recursion", "particles": 30},
 }
@@ -77,7 +77,8 @@ def stream(make: Callable, settings: dict[str, Any], seed: int):
 
 def curve(make: Callable, method: str, settings: dict[str, Any], seed: int) -> list[dict[str, Any]]:
     p, q, ys, inputs, judge, key = stream(make, settings, seed)
-    learner = default_learner(p, Settings(**METHODS[method], shared=isinstance(q, Innovation) and q.shared))
+    rate = 3e-3 if isinstance(q, Innovation) and q.shared else None  # which held dynamics bear with the recursion too
+    learner = default_learner(p, Settings(**METHODS[method], rate=rate))
     return learn(
         learner, q, ys, judge.errors, settings["every"], inputs, key=key, most_seconds=settings["most_seconds"]
     )

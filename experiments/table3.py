@@ -27,7 +27,7 @@ from backstream.estimators import (
     Truncated,
 )
 from backstream.families import BackwardFamily, Conjugate, Innovation
-from backstream.learning import Monitor, OnlineLearner, default_learner
+from backstream.learning import Monitor, OnlineLearner, Settings, default_learner
 from backstream.learning.defaults import falling
 from backstream.models import ChaoticRNN
 from backstream.plots import BLUE, GREEN, GREY, ORANGE
@@ -79,7 +79,7 @@ def learner_and_family(name: str, settings: dict[str, Any], p: ChaoticRNN, key: 
         return OnlineLearner(p, score, optax.adam(rate)), Conjugate.create(d, d, width=settings["width"], key=key)
     q = Innovation.from_model(p, width=settings["width"], key=key)
     if name == DEFAULT:
-        return default_learner(p), q
+        return default_learner(p, Settings(method="window")), q
     score = RecursiveScore(N, MomentCorrected(), Forward(settings["gamma"]), objective=Renewal(settings["gamma"]))
     return OnlineLearner(p, score, optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate)))), q
 

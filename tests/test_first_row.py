@@ -175,6 +175,9 @@ class Follower(BackwardFamily):
         precision = jnp.exp(-2 * self.log_scale)
         return Gaussian.from_precision(precision * state[0], jnp.diag(precision))
 
+    def moments(self, state):
+        return self.marginal(state).moments()
+
     def kernel(self, p, state):
         noise, prior = (PositiveDefinite.from_scale(scale) for scale in (p.transition_scale, p.prior_scale))
         return LinearKernel(LinearDynamics(p.mean0, prior, p.A, noise))

@@ -230,6 +230,9 @@ def test_inputs_reach_the_step_that_they_belong_to():
             mean, cov = self.base.marginal(state[0]).moments()
             return Gaussian.from_moments(mean + state[1], cov)
 
+        def moments(self, state):
+            return self.marginal(state).moments()
+
         def kernel(self, p, state):
             return Shifted(self.base.kernel(p, state[0]), *state[1:])
 

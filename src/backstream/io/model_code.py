@@ -128,7 +128,8 @@ def _files_of_module(where: str) -> dict[str, Path]:
         spec = _spec(module, search) if parts[count - 1].isidentifier() else None
         if spec is None:
             break
-        search = spec.submodule_search_locations
+        locations = spec.submodule_search_locations
+        search = None if locations is None else list(locations)  # of a namespace package it is no sequence
         if spec.has_location and spec.origin is not None:  # a namespace package has no file
             files[module] = Path(spec.origin).absolute()
     if where not in files or files[where].suffix != ".py":

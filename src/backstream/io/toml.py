@@ -48,7 +48,7 @@ def read(cls: type[T], table: Any, where: str) -> T:
     50
     >>> read(Settings, {"particels": 50}, "run.toml")
     Traceback (most recent call last):
-    backstream.io.errors.InputError: run.toml has an unknown key 'particels'; the keys are: method, lag, ...
+    backstream.io.errors.InputError: run.toml has an unknown key 'particels'; the keys are: family, learn, ...
     """
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table, not {_shown(table)}.")
