@@ -22,7 +22,7 @@ from . import small_matrices as small
 Density = Callable[[Float[Array, "j n r"]], Float[Array, "j n"]]
 """Log densities of j unnormalised laws, each at its own n points. A pytree, so that it can be differentiated."""
 
-MAX_TURNS = 12
+MAX_TURNS = 24
 SHRINK = 0.3
 """A frame shrinks at most to this fraction in one turn: what lies between two nodes is not trusted."""
 STEP_LENGTHS = 10
@@ -89,24 +89,22 @@ def _fit_jvp(primals, tangents):
 def read(density: Density, frame: Frame, mesh: Mesh) -> GridMoments:
     """The moments that a grid in the given frame shows."""
     nodes = mesh.points(frame.centre.shape[-1], frame.centre.dtype)
-    log_values = _finite_or_empty(density(frame.at(nodes)))
-    return _restore(_sum(log_values, nodes), frame, mesh)
-
-
-def _finite_or_empty(log_values: Float[Array, "j n"]) -> Float[Array, "j n"]:
-    """With −∞ where a density is not finite, and zeros where it is so nowhere."""
-    finite = jnp.isfinite(log_values)
-    return jnp.where(finite.any(1, keepdims=True), jnp.where(finite, log_values, -jnp.inf), 0.0)
+    return _restore(_sum(density(frame.at(nodes)), nodes), frame, mesh)
 
 
 def _sum(log_values: Float[Array, "j n"], nodes: Float[Array, "n r"]) -> _Sums:
+    """Nodes where a density is not finite are left out. One that is finite nowhere has no mass, and spreads evenly."""
+    finite = jnp.isfinite(log_values)
+    found = finite.any(1, keepdims=True)
+    log_values = jnp.where(found, jnp.where(finite, log_values, -jnp.inf), 0.0)
     top = jax.lax.stop_gradient(log_values.max(1, keepdims=True))
     weights = jnp.exp(log_values - top)
     total = weights.sum(1)
     weights = weights / total[:, None]
     mean = weights @ nodes
     apart = nodes - mean[:, None]
-    return _Sums(mean, jnp.einsum("jn,jni,jnk->jik", weights, apart, apart), top[:, 0] + jnp.log(total))
+    log_mass = jnp.where(found[:, 0], top[:, 0] + jnp.log(total), -jnp.inf)
+    return _Sums(mean, jnp.einsum("jn,jni,jnk->jik", weights, apart, apart), log_mass)
 
 
 def _restore(sums: _Sums, frame: Frame, mesh: Mesh) -> GridMoments:
@@ -127,9 +125,11 @@ def _follow(density: Density, start: Frame, mesh: Mesh) -> tuple[Frame, GridMome
     def turn(loop):
         i, frame, _, _, _ = loop
         log_values = density(frame.at(nodes))
-        sums = _sum(_finite_or_empty(log_values), nodes)
-        variance = jnp.diagonal(sums.cov, axis1=1, axis2=2)
-        fits = (jnp.abs(sums.mean) < 0.25 * mesh.reach).all(1) & (variance > 0.3).all(1) & (variance < 1.7).all(1)
+        sums = _sum(log_values, nodes)
+        # Along each axis given those before it: a ridge between the nodes has variances of one, too.
+        narrowest = jnp.diagonal(small.cholesky(sums.cov, 0.0), axis1=1, axis2=2) ** 2
+        widest = jnp.diagonal(sums.cov, axis1=1, axis2=2)
+        fits = (jnp.abs(sums.mean) < 0.25 * mesh.reach).all(1) & (narrowest > 0.3).all(1) & (widest < 1.7).all(1)
         at_edge = (jnp.abs(sums.mean) > 0.6 * mesh.reach).any(1) & ~fits
         moved = _moved(frame, sums)
         moved = jax.lax.cond(
@@ -171,9 +171,12 @@ def _leap(density: Density, frame: Frame, moved: Frame, log_values: Array, nodes
     weights = jnp.exp(-0.5 * (nodes**2).sum(1))
     weights = weights / weights.sum()
     values = values - (values @ weights)[:, None]
-    gradient = (values * weights) @ nodes
-    # Stein's identity: E[∇ f] = E[z f] and E[∇² f] = E[(z zᵀ − I) f] for a standard normal z.
-    curvature = -jnp.einsum("jn,ni,nk->jik", values * weights, nodes, nodes)
+    # Least squares with symmetric weights; exact for a quadratic, however long and narrow.
+    second, fourth = weights @ nodes[:, 0] ** 2, weights @ nodes[:, 0] ** 4
+    gradient = (values * weights) @ nodes / second
+    products = -jnp.einsum("jn,ni,nk->jik", values * weights, nodes, nodes)
+    on_diagonal = jnp.eye(nodes.shape[1], dtype=bool)
+    curvature = products * jnp.where(on_diagonal, 2 / (fourth - second**2), 1 / second**2)
     root = small.inverse(small.cholesky(curvature, 0.05))
     up = small.transpose(root)
     step = small.apply(frame.factor, small.apply(up, small.apply(root, gradient)))

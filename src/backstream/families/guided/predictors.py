@@ -78,7 +78,11 @@ class Predictors(eqx.Module):
                 shift = jnp.asarray(leaf.slope, scaled.dtype) * (scaled - own[:, leaf.predictor])
                 scaled = link.to(jnp.broadcast_to(values[leaf.index], shift.shape)) + shift
             values[leaf.index] = link.back(scaled)
-        return jnp.where(row.seen, jax.tree.unflatten(tree, values).log_prob(row.y), 0.0)
+        moved = jax.tree.unflatten(tree, values)
+        terms = moved.log_prob(row.y)
+        if jax.tree.leaves(moved.support):  # bounds that move: a law that was put together anew forgets to check them
+            terms = jnp.where(moved.support(row.y), terms, -jnp.inf)
+        return jnp.where(row.seen, terms, 0.0)
 
 
 def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -> tuple[Predictors, bool] | None:
