@@ -3,10 +3,10 @@
     backstream bench gradients
 
 The gradient of the ELBO of one sequence, at three stages of learning with the default learner: at the start, in the
-middle, late. The chaotic networks have `Innovation` with `shared` and `tangent`. Errors are in units of the length of the
-reference gradient: the exact one for linear-Gaussian models, elsewhere the mean over many backward trajectories, whose
-own error is shown. "At equal time" is the root mean squared error of as many runs, averaged, as fit into the time that
-plain weights take for one. Each estimator is run 16 times, with d = 100 four times.
+middle, late. The chaotic networks have `Innovation` with `shared` and `tangent`. Errors are in units of the length of
+the reference gradient: the exact one for linear-Gaussian models, elsewhere the mean over many backward trajectories,
+whose own error is shown. "At equal time" is the root mean squared error of as many runs, averaged, as fit into the time
+that plain weights take for one. Each estimator is run 16 times, with d = 100 four times.
 """
 
 from collections.abc import Callable

@@ -3,12 +3,12 @@
     backstream bench learning
 
 The window and the recursion, both as they come, on the models of `bench gradients`, five seeds each, which draw model,
-stream, fresh sequence, family and samples. For the chaotic networks it is `Innovation` with `shared` and `tangent`: one network for
-all coordinates, and the model's own dynamics, linearised where the filter is. A run ends after 5 000 observations, or
-after 150 processor seconds of learning. Errors are above the limit on the same sequence: that of the Kalman smoother,
-or of a particle smoother with 20 000 particles and the true model. From d = 20 on these are too few; the limit of
-filtering is there that of a filter which knows more: for each coordinate, a particle filter that is told the path of
-all others.
+stream, fresh sequence, family and samples. For the chaotic networks it is `Innovation` with `shared` and `tangent`: one
+network for all coordinates, and the model's own dynamics, linearised where the filter is. A run ends after 5 000
+observations, or after 150 processor seconds of learning. Errors are above the limit on the same sequence: that of the
+Kalman smoother, or of a particle smoother with 20 000 particles and the true model. From d = 20 on these are too few;
+the limit of filtering is there that of a filter which knows more: for each coordinate, a particle filter that is told
+the path of all others.
 """
 
 from collections.abc import Callable
