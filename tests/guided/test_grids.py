@@ -111,9 +111,9 @@ def test_moments_are_those_of_quadrature(r, meshes):
 def test_a_peak_on_a_wide_law():
     """A Student-t column whose scale is a tenth of the prediction's, up to three standard deviations away from it.
 
-    Here a grid has its limit: a frame that fits the peak cuts off the wide law under it, which holds a few percent of the
-    mass. The mean stays within 5 % of a standard deviation, the log mass within 0.03; the standard deviation comes out up
-    to 27 % too small, and is held to 30 %.
+    Here a grid has its limit: a frame that fits the peak cuts off the wide law under it, which holds a few percent of
+    the mass. The mean stays within 5 % of a standard deviation, the log mass within 0.03; the standard deviation is
+    up to 27 % too small, and is held to 30 %.
     """
     cases = [("tail", y, 1.0, 0.1) for y in (0.0, 1.0, 2.0, 3.0)]
     parameters = jnp.array([[case[1:] for case in cases]]).swapaxes(1, 2)
