@@ -164,9 +164,13 @@ def newest(python: Python, environment: Path, wheel: Path) -> None:
 
 
 def lowest(python: Python, environment: Path, wheel: Path) -> None:
+    """For uv the wheel is the direct requirement, and what it needs is not: so that is listed first, from its source."""
     run(UV, "venv", "--python", python.executable, environment)
-    options = ["--python", environment / "bin" / "python", "--resolution", "lowest-direct", "--compile-bytecode"]
-    run(UV, "pip", "install", *options, wheel)
+    listed = environment / "lowest.txt"
+    listed.write_text(resolved(python, "lowest-direct"))
+    options = ["--python", environment / "bin" / "python", "--compile-bytecode"]
+    run(UV, "pip", "install", *options, "--requirement", listed)
+    run(UV, "pip", "install", *options, "--no-deps", wheel)
 
 
 def resolved(python: Python, resolution: str) -> str:

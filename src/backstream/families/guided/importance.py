@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
-from scipy.stats import norm, qmc
 
 from . import small_matrices as small
 from .closed_forms import Tilted
@@ -20,6 +19,8 @@ NUM_POINTS = 256
 @cache
 def _points(d: int) -> np.ndarray:
     """Scrambled Sobol points with their mirror images, of mean 0 and covariance I."""
+    from scipy.stats import norm, qmc  # takes half a second, and few models need it
+
     uniform = qmc.Sobol(d, rng=np.random.default_rng(0)).random(NUM_POINTS // 2)
     half = norm.ppf(np.clip(uniform, 1e-6, 1 - 1e-6))
     points = np.concatenate([half, -half])
