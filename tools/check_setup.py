@@ -164,7 +164,7 @@ def newest(python: Python, environment: Path, wheel: Path) -> None:
 
 
 def lowest(python: Python, environment: Path, wheel: Path) -> None:
-    """For uv the wheel is the direct requirement, and what it needs is not: so that is listed first, from its source."""
+    """For uv the wheel is the direct requirement, what it needs is not: so that is listed first, from its source."""
     run(UV, "venv", "--python", python.executable, environment)
     listed = environment / "lowest.txt"
     listed.write_text(resolved(python, "lowest-direct"))
