@@ -23,8 +23,8 @@ class Tilted(NamedTuple):
 def condition(slope: Float[Array, "c d"], residual: Float[Array, " c"]) -> Tilted:
     """z ~ N(0, I) given residual = slope z + N(0, I).
 
-    Nothing is subtracted that could cancel: where the noise is a millionth of the spread, single precision still has
-    the directions that are not seen.
+    Up to four columns nothing is subtracted that could cancel: where the noise is a millionth of the spread, single
+    precision still has the directions that are not seen. With more columns it loses them there.
     """
     if len(residual) <= FEW:
         return _one_by_one(slope, residual)
