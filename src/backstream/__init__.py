@@ -6,9 +6,29 @@ Names are imported when they are first used, so that the command line's help doe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from backstream._version import __version__
 
 if TYPE_CHECKING:
+    from backstream.data.columns import (
+        Columns,
+    )
+    from backstream.engine.learn import (
+        learn,
+        load,
+    )
+    from backstream.engine.result import (
+        Result,
+    )
+    from backstream.engine.run import (
+        Run,
+    )
+    from backstream.engine.tracker import (
+        Tracker,
+    )
+    from backstream.errors import (
+        InputError,
+        RunError,
+    )
     from backstream.estimators import (
         AcceptReject,
         AdditiveFunctional,
@@ -31,7 +51,9 @@ if TYPE_CHECKING:
         OfflineEstimator,
         OnlineEstimate,
         OnlineEstimator,
+        OwnKernels,
         Quadratic,
+        RatioScore,
         RecursivePathwise,
         RecursiveScore,
         Regression,
@@ -40,6 +62,7 @@ if TYPE_CHECKING:
         SameSample,
         Scan,
         SelfNormalised,
+        TrueDynamics,
         Truncated,
         WindowAverage,
         WindowIncrement,
@@ -50,23 +73,13 @@ if TYPE_CHECKING:
         BackwardFamily,
         Conjugate,
         Guided,
-        Innovation,
+        GuidedMixture,
         Kalman,
         PerStep,
         Recurrent,
     )
     from backstream.gaussian import (
         Gaussian,
-    )
-    from backstream.io.api import (
-        stream,
-    )
-    from backstream.io.config import (
-        Columns,
-        Saving,
-    )
-    from backstream.io.results import (
-        Run,
     )
     from backstream.learning import (
         Averaging,
@@ -82,10 +95,15 @@ if TYPE_CHECKING:
         PerStepLearner,
         Report,
         Settings,
+        Settling,
         WatchedLearner,
         default_learner,
         fit,
         fit_within_epochs,
+    )
+    from backstream.marginals import (
+        Marginals,
+        MixtureMarginals,
     )
     from backstream.metrics import (
         calibration,
@@ -93,6 +111,9 @@ if TYPE_CHECKING:
         one_step_rmse,
         particle_limit,
         rmse,
+    )
+    from backstream.mixture import (
+        Mixture,
     )
     from backstream.models import (
         ChaoticRNN,
@@ -104,12 +125,14 @@ if TYPE_CHECKING:
         structural,
     )
     from backstream.posterior import (
-        Marginals,
         filter,
         forecast,
         one_step_smooth,
         sample_trajectories,
         smooth,
+    )
+    from backstream.runs.config import (
+        Saving,
     )
 
 _ROOMS = {
@@ -126,7 +149,7 @@ _ROOMS = {
         "BackwardFamily",
         "Conjugate",
         "Guided",
-        "Innovation",
+        "GuidedMixture",
         "Kalman",
         "PerStep",
         "Recurrent",
@@ -153,7 +176,9 @@ _ROOMS = {
         "OfflineEstimator",
         "OnlineEstimate",
         "OnlineEstimator",
+        "OwnKernels",
         "Quadratic",
+        "RatioScore",
         "RecursivePathwise",
         "RecursiveScore",
         "Regression",
@@ -162,6 +187,7 @@ _ROOMS = {
         "SameSample",
         "Scan",
         "SelfNormalised",
+        "TrueDynamics",
         "Truncated",
         "WindowAverage",
         "WindowIncrement",
@@ -182,13 +208,13 @@ _ROOMS = {
         "PerStepLearner",
         "Report",
         "Settings",
+        "Settling",
         "WatchedLearner",
         "default_learner",
         "fit",
         "fit_within_epochs",
     ),
     "posterior": (
-        "Marginals",
         "filter",
         "forecast",
         "one_step_smooth",
@@ -202,10 +228,19 @@ _ROOMS = {
         "particle_limit",
         "rmse",
     ),
+    "marginals": (
+        "Marginals",
+        "MixtureMarginals",
+    ),
+    "mixture": ("Mixture",),
     "gaussian": ("Gaussian",),
-    "io.api": ("stream",),
-    "io.config": ("Columns", "Saving"),
-    "io.results": ("Run",),
+    "errors": ("InputError", "RunError"),
+    "engine.learn": ("learn", "load"),
+    "engine.tracker": ("Tracker",),
+    "engine.result": ("Result",),
+    "data.columns": ("Columns",),
+    "runs.config": ("Saving",),
+    "engine.run": ("Run",),
 }
 
 

@@ -92,6 +92,16 @@ def learning_curve(axes: Axes, t: Any, values: Any, label: str, limit: float | N
     _legend(axes)
 
 
+def parameter(axes: Axes, rows: Any, values: Any, errors: Any, name: str, truth: float | None = None) -> None:
+    """One parameter of the model over the stream, with the 90 % band of its standard errors where there are any."""
+    values, half = np.asarray(values, float), 1.645 * np.asarray(errors, float)
+    band(axes, values - half, values + half, values, "estimate, 90 % band", BLUE, times=rows)
+    if truth is not None:
+        axes.axhline(truth, color=BLACK, linestyle="--", linewidth=0.9, label="truth")
+    axes.set(xlabel="row", ylabel=name)
+    _legend(axes)
+
+
 def elbo(axes: Axes, reports: Sequence[Any]) -> None:
     """What the learner says of itself beside the unbiased ELBO of the same λ and that of the averaged λ, the result.
 

@@ -21,67 +21,28 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pyarrow as pa
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from backstream.estimators.base import check_sizes
-from backstream.families.backward import AffineKernel, Chain, backward_chain, filter_states, sample_chain
+from backstream.families.backward import (
+    AffineKernel,
+    Chain,
+    backward_chain,
+    filter_states,
+    sample_backward,
+    sample_chain,
+)
 from backstream.families.base import BackwardFamily, Inputs
 from backstream.gaussian import Gaussian, scaled_cholesky
+from backstream.marginals import Draws, Marginals, MixtureMarginals
+from backstream.mixture import Mixture, fit_mixture
 from backstream.models.base import StateSpaceModel, emission_law, transition_law
 from backstream.models.density import check_inputs, check_model, check_observations
 from backstream.models.matrices import known
 
-
-class Marginals(NamedTuple):
-    """A Gaussian for each time."""
-
-    mean: Float[Array, "t d"]
-    cov: Float[Array, "t d d"]
-
-    def std(self) -> Float[Array, "t d"]:
-        return jnp.sqrt(jnp.diagonal(self.cov, axis1=1, axis2=2))
-
-    def interval(self, level: float = 0.9) -> tuple[Float[Array, "t d"], Float[Array, "t d"]]:
-        """Lower and upper ends of central intervals that hold each coordinate with probability `level`."""
-        half = ndtri(0.5 + _checked_level(level) / 2).astype(self.mean.dtype) * self.std()
-        return self.mean - half, self.mean + half
-
-    def to_arrow(self) -> pa.Table:
-        """One row for each time: `row`, and `mean_0`, …, `std_0`, … for the states."""
-        return _arrow({"mean": self.mean, "std": self.std()})
-
-    def to_pandas(self) -> Any:
-        """`to_arrow` as a pandas DataFrame, where pandas is installed."""
-        return self.to_arrow().to_pandas()
-
-
-class Draws(NamedTuple):
-    """Samples of a sequence of vectors, with their averages over the samples."""
-
-    values: Float[Array, "n t d"]
-
-    def mean(self) -> Float[Array, "t d"]:
-        return self.values.mean(0)
-
-    def std(self) -> Float[Array, "t d"]:
-        return self.values.std(0)
-
-    def interval(self, level: float = 0.9) -> tuple[Float[Array, "t d"], Float[Array, "t d"]]:
-        """Lower and upper quantiles between which lies the fraction `level` of the samples."""
-        tail = (1 - _checked_level(level)) / 2
-        lower, upper = jnp.quantile(self.values, jnp.asarray([tail, 1 - tail], self.values.dtype), axis=0)
-        return lower, upper
-
-    def to_arrow(self, level: float = 0.9) -> pa.Table:
-        """One row for each time: `row`, and `mean_0`, …, `std_0`, …, `lower_0`, …, `upper_0`, … for the entries."""
-        lower, upper = self.interval(level)
-        return _arrow({"mean": self.mean(), "std": self.std(), "lower": lower, "upper": upper})
-
-    def to_pandas(self, level: float = 0.9) -> Any:
-        """`to_arrow` as a pandas DataFrame, where pandas is installed."""
-        return self.to_arrow(level).to_pandas()
+FITTING_TURNS = 20
+LEAST_VARIANCE = 1e-6
+"""Of a component that is fitted to trajectories, as a share of their variance."""
 
 
 class Forecast(NamedTuple):
@@ -94,8 +55,11 @@ class Forecast(NamedTuple):
     observations: Draws
 
 
-def filter(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals:
-    """q_t, the law of X_t given y_{0:t}, for each t. `ys` has shape [T, dy], the result [T, d] and [T, d, d]."""
+def filter(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals | MixtureMarginals:
+    """q_t, the law of X_t given y_{0:t}, for each t. `ys` has shape [T, dy], the result [T, d] and [T, d, d].
+
+    Of a family with several components the result has these, too.
+    """
     ys, inputs = _checked_data(p, q, ys, inputs)
     return _filter(p, q, ys, inputs)
 
@@ -109,11 +73,12 @@ def smooth(
     *,
     key: Array | None = None,
     length: int | None = None,
-) -> Marginals:
+) -> Marginals | MixtureMarginals:
     """The law of X_t given all of y_{0:T-1}, for each t, under q_{0:T-1}.
 
     In closed form where the family's kernels are affine. Otherwise mean and covariance are those of `num_trajectories`
-    sampled trajectories, and a key is required.
+    sampled trajectories, and a key is required. Of a family with several components the result is a mixture again,
+    fitted to the trajectories.
 
     With `length`, only the first so many rows count, and of the result too: the others fill sequences of different
     lengths up to one, so that all are smoothed by one compiled program.
@@ -124,7 +89,10 @@ def smooth(
     if length is not None:
         ys, inputs = jax.tree.map(lambda leaf: leaf[:length], (ys, inputs))
     key = _checked_key(q, "smooth", key)
-    xs = _sample(p, q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
+    num_trajectories = _checked_number("num_trajectories", num_trajectories)
+    if not q.gaussian:
+        return _smooth_mixture(p, q, ys, inputs, num_trajectories, key)
+    xs = _sample(p, q, ys, inputs, num_trajectories, key)
     mean = xs.mean(0)
     return Marginals(mean, jnp.einsum("nti,ntj->tij", xs - mean, xs - mean) / len(xs))
 
@@ -162,7 +130,7 @@ def sample_trajectories(
 
 def forecast(
     p: StateSpaceModel,
-    law: Gaussian | Marginals,
+    law: Gaussian | Mixture | Marginals | MixtureMarginals,
     horizon: int,
     num_samples: int = 1000,
     inputs: Inputs = None,
@@ -177,14 +145,33 @@ def forecast(
     _checked_number("horizon", horizon)
     _checked_number("num_samples", num_samples)
     _check_inputs(p, inputs, horizon)
-    mean, cov = (law.mean[-1], law.cov[-1]) if isinstance(law, Marginals) else law.moments()
-    return _forecast(p, mean, cov, horizon, num_samples, inputs, key)
+    present: Marginals | Mixture
+    if isinstance(law, MixtureMarginals):
+        present = jax.tree.map(lambda leaf: leaf[-1], law.laws)
+    elif isinstance(law, Marginals):
+        present = Marginals(law.mean[-1:], law.cov[-1:])
+    elif isinstance(law, Mixture):
+        present = law
+    else:
+        mean, cov = law.moments()
+        present = Marginals(mean[None], cov[None])
+    return _forecast(p, present, horizon, num_samples, inputs, key)
+
+
+def present_law(q: BackwardFamily, state: Any) -> Marginals | Mixture:
+    """The law of X_t in a state of the filter, as `forecast` takes it. It exists where a density does not."""
+    if not q.gaussian:
+        return q.marginal(state)
+    mean, cov = q.moments(state)
+    return Marginals(mean[None], cov[None])
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
 @eqx.filter_jit
-def _filter(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals:
+def _filter(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals | MixtureMarginals:
     states = filter_states(p, q, ys, inputs)
+    if not q.gaussian:
+        return MixtureMarginals(jax.vmap(q.marginal)(states))
     return Marginals(*jax.vmap(q.moments)(states))
 
 
@@ -228,16 +215,17 @@ def _one_step(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) 
 def _one_step_sampled(
     p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, num_samples: int, key: Array
 ) -> Marginals:
-    chain = _chain(p, q, ys, inputs)
+    states = filter_states(p, q, ys, inputs)
+    marginals = jax.vmap(q.marginal)(states)
 
     def one(before, state, law, key):
         xs, kernel = law.sample((num_samples,), key=key), q.kernel(p, state)
-        means, covs = jax.vmap(lambda x: (before * kernel.potential(x)).moments())(xs)
+        means, covs = jax.vmap(lambda x: kernel.at(before, x).moments())(xs)
         mean = means.mean(0)
         return mean, covs.mean(0) + (means - mean).T @ (means - mean) / num_samples
 
-    before = jax.tree.map(lambda leaf: leaf[:-1], chain.marginals)
-    states, laws = jax.tree.map(lambda leaf: leaf[1:], (chain.states, chain.marginals))
+    before = jax.tree.map(lambda leaf: leaf[:-1], marginals)
+    states, laws = jax.tree.map(lambda leaf: leaf[1:], (states, marginals))
     return Marginals(*jax.vmap(one)(before, states, laws, jax.random.split(key, len(ys) - 1)))
 
 
@@ -245,14 +233,36 @@ def _one_step_sampled(
 def _sample(
     p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, num_trajectories: int, key: Array
 ) -> Array:
+    if not q.gaussian:
+        return _draw_backward(p, q, filter_states(p, q, ys, inputs), num_trajectories, key)
     chain = _chain(p, q, ys, inputs)
     z = jax.random.normal(key, (num_trajectories, len(ys), q.state_dim), chain.marginals.eta1.dtype)
     return jax.vmap(lambda z: sample_chain(p, q, chain, z)[0])(z)
 
 
+def _draw_backward(p: StateSpaceModel, q: BackwardFamily, states: Any, number: int, key: Array) -> Array:
+    return jax.vmap(lambda key: sample_backward(p, q, states, key=key)[0])(jax.random.split(key, number))
+
+
+@eqx.filter_jit
+def _smooth_mixture(
+    p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, num_trajectories: int, key: Array
+) -> MixtureMarginals:
+    """A mixture fitted to the trajectories at each time, from the components of the filter. It has their moments."""
+    states = filter_states(p, q, ys, inputs)
+    xs = _draw_backward(p, q, states, num_trajectories, key)
+
+    def one(start: Mixture, draws: Array) -> Mixture:
+        weight = jnp.ones(len(draws), draws.dtype)
+        apart = draws - draws.mean(0)
+        return fit_mixture(start, draws, weight, jnp.diag(LEAST_VARIANCE * (apart**2).mean(0)), FITTING_TURNS)
+
+    return MixtureMarginals(jax.vmap(one, (0, 1))(jax.vmap(q.marginal)(states), xs))
+
+
 @eqx.filter_jit
 def _forecast(
-    p: StateSpaceModel, mean: Array, cov: Array, horizon: int, num_samples: int, inputs: Inputs, key: Array
+    p: StateSpaceModel, law: Marginals | Mixture, horizon: int, num_samples: int, inputs: Inputs, key: Array
 ) -> Forecast:
     def one(x, key):
         def advance(x, scanned):
@@ -264,28 +274,16 @@ def _forecast(
         return jax.lax.scan(advance, x, (jax.random.split(key, horizon), inputs))[1]
 
     key_now, key_next = jax.random.split(key)
-    now = mean + jax.random.normal(key_now, (num_samples, len(mean)), mean.dtype) @ scaled_cholesky(cov).T
+    if isinstance(law, Mixture):
+        now = law.sample((num_samples,), key=key_now)
+    else:
+        mean, cov = law.mean[0], law.cov[0]
+        now = mean + jax.random.normal(key_now, (num_samples, len(mean)), mean.dtype) @ scaled_cholesky(cov).T
     states, observations = jax.vmap(one)(now, jax.random.split(key_next, num_samples))
     return Forecast(Draws(states), Draws(observations))
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-def _arrow(parts: dict[str, Array]) -> pa.Table:
-    columns = {
-        f"{name}_{i}": np.ascontiguousarray(column)
-        for name, values in parts.items()
-        for i, column in enumerate(np.asarray(values).T)
-    }
-    return pa.table({"row": np.arange(len(next(iter(columns.values())))), **columns})
-
-
 # ---- checks ----------------------------------------------------------------------------------------------------------
-def _checked_level(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie strictly between 0 and 1, not at {level}.")
-    return level
-
-
 def _checked_number(name: str, number: int) -> int:
     if number < 1:
         raise ValueError(f"{name} must be at least 1, not {number}.")

@@ -22,7 +22,7 @@ app = typer.Typer(
     name="backstream",
     help="Learn, from a stream of observations read once, where its hidden state is, where it was, and where it goes.",
     epilog="Start: backstream simulate chaotic-rnn -n 5000 -o obs.csv; then do as it says. "
-    "Exit codes: 0 done, 1 failed, 2 cannot be asked, 130 stopped by Ctrl-C.",
+    "Exit codes: 0 done, 1 failed, 2 invalid request, 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     rich_markup_mode=None,  # rich would take longer to be imported than all the rest
     pretty_exceptions_enable=False,
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> bool:
     if wanted:
-        from backstream import __version__
+        from backstream._version import __version__
 
         print(f"backstream {__version__}")
         raise typer.Exit

@@ -38,14 +38,14 @@ def evaluate(
     import numpy as np
 
     from backstream import metrics
-    from backstream.io.errors import InputError
-    from backstream.io.sources import open_source, read_all
+    from backstream.data.sources import open_source, read_all
+    from backstream.errors import InputError
 
-    from .opening import conclude, open_run
+    from .open_run import conclude, open_run
 
     opened = open_run(run, model)
     truth = read_all(open_source(states, dtype="float64")).ys
-    filtered = opened.filtered()
+    filtered = opened.filtered.table
     rows, d = filtered["row"].to_numpy(), opened.learned.q.state_dim
     if truth.shape[1] != d:
         raise InputError(f"{states} has {truth.shape[1]} numeric columns, but the model has {d} states.")

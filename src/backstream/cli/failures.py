@@ -1,5 +1,6 @@
 """What goes wrong ends in one sentence on stderr and an exit code that a script can use; --debug shows the rest."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -10,12 +11,14 @@ from typing import Any
 
 import typer
 
+from backstream._terminal import visible
+
 DEBUG = "BACKSTREAM_DEBUG"
 FAILURE, USAGE, INTERRUPTED = 1, 2, 128 + signal.SIGINT
 
 
 def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose errors are sentences: exit code 2 for what cannot be asked, 1 for what failed, 130 for Ctrl-C."""
+    """A command whose errors are sentences: exit code 2 for an invalid request, 1 for what failed, 130 for Ctrl-C."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
@@ -32,7 +35,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if os.environ.get(DEBUG):
                 raise
-            sentence, code = told(error)
+            sentence, code = describe_error(error)
             end(sentence, code)
         finally:
             sys.unraisablehook = before
@@ -49,7 +52,7 @@ def _unraised(what: Any) -> None:
 
 
 def end(sentence: str, code: int) -> None:
-    print(f"backstream: {sentence}", file=sys.stderr)
+    print(f"backstream: {visible(sentence)}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -58,9 +61,9 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def told(error: Exception) -> tuple[str, int]:
+def describe_error(error: Exception) -> tuple[str, int]:
     """An error as a sentence, and its exit code."""
-    from backstream.io.errors import InputError, RunError
+    from backstream.errors import InputError, RunError
 
     text = " ".join(str(error).split())
     if isinstance(error, InputError):
@@ -69,16 +72,18 @@ def told(error: Exception) -> tuple[str, int]:
         return text, FAILURE
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'A file'} cannot be used: {error.strerror}.", FAILURE
-    return f"{type(error).__name__}: {text} (Add --debug for the whole story.)", FAILURE
+    return f"{type(error).__name__}: {text} (Add --debug for the traceback.)", FAILURE
 
 
 class Stop:
-    """Ctrl-C and the signal that asks a process to end: heard at once, acted on between two pieces of work."""
+    """Ctrl-C, the signal that asks a process to end, and that of a terminal that is closed: heard at once, acted on
+    between two pieces of work."""
 
     def __init__(self):
         self.signal = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hear)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, self._hear)
 
     def requested(self) -> bool:
         return self.signal != 0
@@ -87,7 +92,8 @@ class Stop:
         if self.signal:  # a second time: at once
             raise KeyboardInterrupt
         self.signal = number
-        os.write(2, b"\nStopping after what is being computed; press Ctrl-C again to stop at once.\n")
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            os.write(2, b"\nStopping after what is being computed; press Ctrl-C again to stop at once.\n")
 
     def exit_code(self) -> int:
         return 128 + self.signal if self.signal else 0

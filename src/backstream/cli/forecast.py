@@ -42,12 +42,12 @@ def forecast(
     import numpy as np
     import pyarrow as pa
 
-    from backstream.io.config import Columns
-    from backstream.io.errors import InputError
-    from backstream.io.sources import open_source, read_all
-    from backstream.io.tables import check_suffix, write_result
+    from backstream.data.columns import Columns
+    from backstream.data.sources import open_source, read_all
+    from backstream.errors import InputError
+    from backstream.runs.tables import check_suffix, write_result
 
-    from .opening import open_run
+    from .open_run import open_run
 
     target = str(run / "forecast.parquet") if out is None else out
     if target != "-":

@@ -1,10 +1,13 @@
 """`backstream inspect`: a run in words."""
 
 import json
+import math
 import sys
 from typing import Annotated, Any
 
 import typer
+
+from backstream._terminal import visible
 
 from .failures import plainly
 from .options import RunPath
@@ -24,8 +27,8 @@ def inspect(
     """
     from dataclasses import asdict
 
-    from backstream.io.checkpoints import Checkpoints, DamagedCheckpointError
-    from backstream.io.runs import CHECKPOINTS, open_config, read_reports
+    from backstream.runs.checkpoints import Checkpoints, DamagedCheckpointError
+    from backstream.runs.store import CHECKPOINTS, open_config, read_reports
 
     config, reports = open_config(run), read_reports(run)
     checkpoints, damaged, newest = Checkpoints(run / CHECKPOINTS, config.saving.keep), [], None
@@ -42,19 +45,57 @@ def inspect(
         "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
         "streams": None if newest is None or "fleet" not in newest.record else len(newest.record["fleet"]["streams"]),
-        "set_aside": {} if newest is None else newest.record.get("aside", {}),
+        "rejected": 0 if newest is None else newest.record.get("rejected", 0),
+        "first_reason": "" if newest is None else newest.record.get("first_reason", ""),
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
-        "latest": {name: None if value != value else value for name, value in reports[-1]._asdict().items()}
+        "latest": {
+            name: None if value != value else value
+            for name, value in reports[-1]._asdict().items()
+            if name != "parameters"
+        }
         if reports
         else None,
+        "parameters": _parameters(reports),
     }
     if as_json:
         json.dump(found, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return
     for line in _words(found, reports):
-        print(line)
+        print(visible(line))
+
+
+def _parameters(reports: list[Any]) -> dict[str, dict[str, float | None]] | None:
+    """What the latest report says of the model's parameters, and by how much they changed over the last tenth of the
+    reports of that stream. None where nothing is learned of them."""
+    if not reports or reports[-1].parameters is None:
+        return None
+    own = [report for report in reports if report.stream == reports[-1].stream and report.parameters is not None]
+    before = own[-1 - max(1, len(own) // 10)].parameters if len(own) > 1 else {}
+
+    def known(number: float) -> float | None:
+        return number if math.isfinite(number) else None
+
+    return {
+        name: {
+            "value": known(now.value),
+            "error": known(now.error),
+            "change": known(now.value - before[name].value) if name in before else None,
+        }
+        for name, now in own[-1].parameters.items()
+    }
+
+
+def _of_parameters(parameters: dict[str, dict[str, float | None]] | None) -> list[str]:
+    lines = []
+    for name, told in (parameters or {}).items():
+        value, error, change = (told[key] for key in ("value", "error", "change"))
+        words = "not finite" if value is None else f"{value:.4g}"
+        words += ", no standard error yet" if error is None else f" ± {error:.2g}"
+        words += "" if change is None else f", changed by {change:+.2g} over the last tenth"
+        lines.append(f"Parameter  {name} = {words}")
+    return lines
 
 
 def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
@@ -68,7 +109,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
         + (f"; time {columns['time']}" if columns["time"] else "")
         + ("; time since the last row is an input" if columns["elapsed"] else ""),
         f"Posterior  {learning['family']}{_learning(learning)}; seed {learning['seed']}, {config['precision']}"
-        + (", the model too" if learning["learn_model"] else "")
+        + _of_model(learning)
         + f"; backstream {config['version']}",
         f"Saved      {found['position']:,} rows"
         + (f", the last of {found['last_time']}" if found["last_time"] else "")
@@ -77,11 +118,13 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     if found["streams"] is not None:
         how = "one posterior learned from all" if config["fleet"]["common"] else "each with its own posterior"
         lines.insert(1, f"Streams    {found['streams']:,} by {columns['key']}, {how}")
-    lines += [f"Set aside  {name}: {sentence}" for name, sentence in found["set_aside"].items()]
+    if found["rejected"]:
+        lines.append(f"Set aside  {found['rejected']:,} rows, in rejected.jsonl; the first: {found['first_reason']}")
     lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
     if not reports:
         whose = "" if found["streams"] is None else " of a stream"
         return [*lines, f"Health     not known yet: the monitor looks after {learning['monitor_every']} rows{whose}"]
+    lines += _of_parameters(found["parameters"])
     by_stream: dict[str | None, list[Any]] = {}
     for report in reports:
         by_stream.setdefault(report.stream, []).append(report)
@@ -111,6 +154,12 @@ def _of_stream(learning: dict[str, Any], reports: list[Any], whose: str) -> list
         lines.append(f"Samples    {whose}effective sample size {latest.ess:.1f} of {learning['particles']}")
     lines.append(f"Updates    {whose}{100 * latest.refused:.1f} % of the latest were not finite, and refused")
     return lines + [f"Health     {whose}{warning}" for warning in latest.warnings]
+
+
+def _of_model(learning: dict[str, Any]) -> str:
+    if learning["learn_parameters"]:
+        return f", {', '.join(learning['learn_parameters'])} of the model too"
+    return ", the model too" if learning["learn_model"] else ""
 
 
 def _learning(learning: dict[str, Any]) -> str:

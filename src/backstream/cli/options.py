@@ -50,7 +50,7 @@ def parameters(settings: list[str] | None) -> dict[str, Any]:
     """NAME=VALUE pairs, each value as in TOML, or text where it is not."""
     import tomllib
 
-    from backstream.io.errors import InputError
+    from backstream.errors import InputError
 
     result: dict[str, Any] = {}
     for setting in settings or []:

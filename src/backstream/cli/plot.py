@@ -22,6 +22,9 @@ def plot(
     stream: Annotated[
         str | None, typer.Option(help="With many streams: which. Default: that of the first row.")
     ] = None,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="The model's parameters over time instead, where they are learned.")
+    ] = False,
 ) -> None:
     """States with their 90 % bands, the ELBO as the learner and as unbiased trajectories see it, sample sizes.
 
@@ -40,9 +43,10 @@ def plot(
     import pyarrow as pa
 
     from backstream import metrics, plots
-    from backstream.io.errors import InputError, RunError
-    from backstream.io.runs import open_config, read_filtered, read_parquet, read_reports
-    from backstream.io.sources import open_source, read_all
+    from backstream.data.sources import open_source, read_all
+    from backstream.errors import InputError, RunError
+    from backstream.runs.results import read_parquet
+    from backstream.runs.store import open_config, read_filtered, read_reports
 
     target, kinds = out or run / "plot.png", plt.gcf().canvas.get_supported_filetypes()
     if target.suffix.lower().removeprefix(".") not in kinds:
@@ -121,8 +125,34 @@ def plot(
             if key is not None:
                 empty.text(0.5, 0.5, "The monitor has said nothing of this stream.", ha="center")
     of = "" if key is None else f" of {stream!r}, one of {len(streams):,} streams"
+    if parameters:
+        plt.close(figure)
+        figure = _of_parameters(run, reports)
     try:
         plots.save(figure, target, config.text())
     except OSError as error:
         raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error
     print(f"Picture{of}: {target}", file=sys.stderr)
+
+
+def _of_parameters(run: Path, reports: list[Any]) -> Any:
+    """One picture for each parameter that is learned."""
+    import matplotlib.pyplot as plt
+
+    from backstream import plots
+    from backstream.errors import InputError
+
+    told = [report for report in reports if report.parameters]
+    if not told:
+        raise InputError(f"{run} has no parameters of the model to draw: learn them with --learn-model.")
+    names = list(told[-1].parameters)
+    columns = min(3, len(names))
+    lines = math.ceil(len(names) / columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(4 * columns, 2.6 * lines), layout="constrained", squeeze=False)
+    for place, name in zip(axes.flat, names, strict=False):
+        numbers = [report.parameters[name] for report in told]
+        values, errors = zip(*numbers, strict=True)
+        plots.parameter(place, [report.t for report in told], values, errors, name)
+    for empty in axes.flat[len(names) :]:
+        empty.set_axis_off()
+    return figure

@@ -84,7 +84,7 @@ def bench(
 
 
 def _run(name: str, out: Path, quick: bool, replicates: int | None, command: str) -> None:
-    from .machine import start
+    from .jax_setup import start
 
     start("float32")
     os.environ.setdefault("MPLBACKEND", "Agg")
@@ -98,7 +98,7 @@ def _experiments(module: str) -> Any:
         return import_module(f"backstream.experiments.{module}")
     root = Path(__file__).parents[3]
     if not (root / "experiments" / f"{module}.py").exists():
-        from backstream.io.errors import RunError
+        from backstream.errors import RunError
 
         raise RunError("The experiments are not installed here: run the command from a clone of the repository.")
     sys.path.insert(0, str(root))

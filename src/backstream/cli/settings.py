@@ -4,11 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backstream import __version__
-from backstream.io.catalogue import Identity
-from backstream.io.config import Config, check_same, merge, read_tables
-from backstream.io.errors import InputError
-from backstream.io.runs import is_run, open_config
+from backstream.errors import InputError
+from backstream.runs.config import Config, check_same, merge, read_tables
+from backstream.runs.model_registry import Identity
+from backstream.runs.store import is_run, open_config
 
 
 def effective(flags: dict[str, Any], file: Path | None, run: Path | None = None) -> tuple[Config, Identity | None]:
@@ -26,7 +25,6 @@ def effective(flags: dict[str, Any], file: Path | None, run: Path | None = None)
             raise InputError(f"{file} is for the model {for_model}, not {name}.")
         config = merge(config, tables)
     config = merge(config, flags)
-    config = replace(config, version=__version__)
     if recorded is None or run is None:
         return config, None
     config = replace(config, model=replace(config.model, name=_full(name), identity=recorded.model.identity))

@@ -36,18 +36,18 @@ def simulate(
     import numpy as np
     import pyarrow as pa
 
-    from backstream import __version__
-    from backstream.io import atomic, toml
-    from backstream.io.catalogue import find
-    from backstream.io.tables import check_suffix, write_table
+    from backstream._version import __version__
+    from backstream.cli import jax_setup
+    from backstream.runs import atomic_files, toml
+    from backstream.runs.model_registry import find
+    from backstream.runs.tables import check_suffix, write_table
 
-    from . import machine
     from .settings import effective
 
     for path in ([] if out == "-" else [Path(out)]) + ([states] if states else []):
         check_suffix(path)
     asked, _ = effective({"precision": precision, "model": {"name": model, "parameters": parameters(set_)}}, config)
-    machine.start(asked.precision)
+    jax_setup.start(asked.precision)
     p, choice = find(asked.model.name, asked.model.parameters)
     inputs = np.arange(rows, dtype=asked.precision)[:, None] if _needs_input(p) else None
     xs, ys = p.simulate(rows, inputs, key=jax.random.key(seed))
@@ -65,12 +65,12 @@ def simulate(
         "columns": {"observed": list(_named("y", ys))} | ({} if inputs is None else {"inputs": ["t"]}),
     }
     made = f"# The draws: backstream simulate {choice.name} --rows {rows} --seed {seed} --config {side.name}\n"
-    atomic.write(side, (made + toml.dump(tables)).encode())
+    atomic_files.write(side, (made + toml.dump(tables)).encode())
     print(f"{rows:,} rows in {out}. Next: backstream stream {model} {out} --config {side} --out run/", file=sys.stderr)
 
 
 def _needs_input(p) -> bool:
-    from backstream.io.errors import InputError
+    from backstream.errors import InputError
     from backstream.models import check_model
 
     try:

@@ -27,9 +27,9 @@ def smooth(
 
     Example: backstream smooth run/ obs.csv --out smoothed.csv
     """
-    from backstream.io.tables import check_suffix, write_result
+    from backstream.runs.tables import check_suffix, write_result
 
-    from .opening import conclude, open_run
+    from .open_run import conclude, open_run
 
     target = str(run / "smoothed.parquet") if out is None else out
     if target != "-":

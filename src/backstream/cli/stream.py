@@ -3,17 +3,18 @@
 import os
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from backstream._terminal import visible
+
 from .failures import Stop, plainly, silence_stdout
 from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
-from .others import Others
 
 
 @plainly
@@ -33,8 +34,15 @@ def stream(
             "pipe goes on where it was.",
         ),
     ] = False,
+    new_rows: Annotated[
+        bool,
+        typer.Option("--new-rows", help="With --resume: the file holds only rows that the run has not read."),
+    ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more at the end of the file; Ctrl-C ends.")
+        bool,
+        typer.Option(
+            "--follow", help="Wait for more at the end of the file, and go on when it is rotated; Ctrl-C ends."
+        ),
     ] = False,
     columns: Annotated[
         str | None, typer.Option(help="What is observed, as y1,y2. Default: every numeric column that is not named.")
@@ -69,6 +77,10 @@ def stream(
         str | None,
         typer.Option(help="guided, which reads the model, or the paper's conjugate or recurrent. Default: guided."),
     ] = None,
+    components: Annotated[
+        int | None,
+        typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
+    ] = None,
     learn: Annotated[
         bool | None,
         typer.Option("--learn/--no-learn", help="Learn, or only filter with the model as given. Default: --learn."),
@@ -83,10 +95,23 @@ def stream(
     rate: Annotated[
         float | None, typer.Option(help="Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
     ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(help="Rows after which the posterior forgets. Default: 4000, and a falling rate."),
+    ] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
     learn_model: Annotated[
         bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
+    ] = None,
+    learn_parameters: Annotated[
+        str | None, typer.Option(help="Learn these parameters of the model, as phi,sigma, and leave the others.")
+    ] = None,
+    model_rate: Annotated[
+        float | None, typer.Option(help="Step size of Adam for the model. Default: steps that need none.")
+    ] = None,
+    model_horizon: Annotated[
+        int | None, typer.Option(help="Rows after which the model's parameters forget. Default: never.")
     ] = None,
     precision: PrecisionOption = None,
     monitor_every: Annotated[
@@ -95,23 +120,14 @@ def stream(
     checkpoint_every: Annotated[
         int | None, typer.Option(help="Observations between two checkpoints. Default: 1000.")
     ] = None,
+    checkpoint_seconds: Annotated[
+        float | None,
+        typer.Option(help="Save after so many seconds too, if there are new rows. Default: 0, by rows only."),
+    ] = None,
     keep: Annotated[int | None, typer.Option(help="How many checkpoints stay. Default: 3.")] = None,
-    hosts: Annotated[
-        bool,
-        typer.Option("--hosts", help="With --key: be one of several processes, all started with the same command."),
-    ] = False,
-    coordinator: Annotated[
-        str | None, typer.Option(envvar="JAX_COORDINATOR_ADDRESS", help="With --hosts: HOST:PORT of the first process.")
+    keep_results: Annotated[
+        int | None, typer.Option(help="How many of the latest rows of results stay, at least. Default: 0, all.")
     ] = None,
-    process_count: Annotated[
-        int | None, typer.Option(envvar="JAX_NUM_PROCESSES", min=1, help="With --hosts: how many there are.")
-    ] = None,
-    process_index: Annotated[
-        int | None, typer.Option(envvar="JAX_PROCESS_ID", min=0, help="With --hosts: which one this is, from 0.")
-    ] = None,
-    host_timeout: Annotated[
-        int, typer.Option(min=1, help="With --hosts: seconds to wait for the others, before giving up.")
-    ] = 600,
     particle_devices: Annotated[
         int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")
     ] = 1,
@@ -138,6 +154,7 @@ def stream(
         "model": {"name": model, "parameters": parameters(set_)},
         "learning": {
             "family": family,
+            "components": components,
             "learn": learn,
             "method": method,
             "lag": lag,
@@ -147,11 +164,20 @@ def stream(
             "width": width,
             "seed": seed,
             "learn_model": learn_model,
+            "learn_parameters": names(learn_parameters),
+            "model_rate": model_rate,
+            "model_horizon": model_horizon,
+            "horizon": horizon,
             "monitor_every": monitor_every,
         },
         "columns": {"observed": names(columns), "time": time, "inputs": names(input_columns), "elapsed": elapsed}
         | {"key": key},
-        "saving": {"checkpoint_every": checkpoint_every, "keep": keep},
+        "saving": {
+            "checkpoint_every": checkpoint_every,
+            "checkpoint_seconds": checkpoint_seconds,
+            "keep": keep,
+            "keep_results": keep_results,
+        },
         "fleet": {
             "common": None if own is None else not own,
             "tick_rows": tick_rows,
@@ -161,114 +187,143 @@ def stream(
     }
     path = None if out is None or out == "-" else Path(out)
     shown = print_rows if print_rows is not None else path is None or stat.S_ISFIFO(os.fstat(1).st_mode)
-    others = Others(hosts, coordinator, process_count, process_index, host_timeout, particle_devices)
-    _run(source, path, flags, config, resume, replay or source != "-", follow, format, shown, others)
+    holds = "new" if new_rows else "rest" if source == "-" and not replay else "all"
+    _run(_Request(source, path, resume, holds, follow, format, shown, particle_devices), flags, config)
 
 
-def _run(
-    source_name: str,
-    path: Path | None,
-    flags: dict[str, Any],
-    config_file: Path | None,
-    resume: bool,
-    skip: bool,
-    follow: bool,
-    format: Any,
-    shown: bool,
-    others: Others,
-) -> None:
-    from backstream.io.errors import InputError
+class _Request(NamedTuple):
+    """What is asked for beside the settings of the run."""
 
-    if source_name != "-" and not Path(source_name).exists():  # said before seconds are spent on imports
-        raise InputError(f"There is no file {source_name}.")
-    if path is None and resume:
+    source: str
+    path: Path | None
+    resume: bool
+    holds: Any
+    follow: bool
+    format: Any
+    shown: bool
+    particle_devices: int
+
+
+def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> None:
+    from backstream.errors import InputError
+
+    if asked.source != "-" and not Path(asked.source).exists():  # said before seconds are spent on imports
+        raise InputError(f"There is no file {asked.source}.")
+    if asked.path is None and asked.resume:
         raise InputError("--resume needs the run directory that it continues: --out run/.")
     stop = Stop()
-    from backstream.io.api import check_directory
+    from backstream.cli import jax_setup
+    from backstream.runs.store import check_directory
 
-    from . import machine
     from .settings import effective
 
-    if path is not None:
-        check_directory(path, resume)
-    config, expected = effective(flags, config_file, path)
-    others.check(source_name, config.columns.key, follow)
-    machine.start(config.precision, others.wanted)
-    with others.together():
-        _learn(source_name, path, config, expected, skip, follow, format, shown, others, stop)
-    others.end(stop.exit_code() if stop.requested() else 0)
+    if asked.path is not None:
+        check_directory(asked.path, asked.resume)
+    config, expected = effective(flags, config_file, asked.path)
+    if asked.particle_devices > 1 and config.columns.key is None:
+        raise InputError("--particle-devices needs --key: one large stream is a fleet of one.")
+    jax_setup.start(config.precision)
+    _learn(asked, config, expected, stop)
+    if stop.requested():
+        raise typer.Exit(stop.exit_code())
 
 
-def _learn(
-    source_name: str,
-    path: Path | None,
-    config: Any,
-    expected: Any,
-    skip: bool,
-    follow: bool,
-    format: Any,
-    shown: bool,
-    others: Others,
-    stop: Stop,
-) -> None:
-    from backstream.io import keyed, streaming
-    from backstream.io.catalogue import find
-    from backstream.io.errors import InputError, RunError
-    from backstream.io.progress import ProgressLine
-    from backstream.io.sources import open_source
-    from backstream.io.tables import write_rows
+def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
+    from backstream.engine.driver import learn
+    from backstream.engine.preparation import check_fit
+    from backstream.engine.progress import ProgressLine
+    from backstream.runs.model_registry import find
+    from backstream.runs.store import RunWriter
 
-    model, choice = find(config.model.name, config.model.parameters, expected, path)
+    model, choice = find(config.model.name, config.model.parameters, expected, asked.path)
+    source = _opened(asked, config, stop)
+    config = replace(config, model=choice, columns=source.columns)
+    check_fit(model, config)
+    output = _Output(asked, config.text())
+    with (
+        nullcontext() if asked.path is None else closing(RunWriter(asked.path, config, resume=asked.resume)) as writer,
+        ProgressLine() as line,
+        closing(
+            learn(
+                model,
+                source,
+                config,
+                writer,
+                mesh=_mesh(asked, config),
+                holds=asked.holds,
+                stopped=stop.requested,
+                warn=line.say,
+            )
+        ) as pieces,
+    ):
+        for piece in pieces:
+            line.update(piece)
+            output.take(piece, line.say)
+    output.conclude()
+
+
+def _opened(asked: _Request, config: Any, stop: Stop) -> Any:
+    from backstream.data.sources import open_source
+    from backstream.errors import InputError
+
+    options = {"format": asked.format, "follow": asked.follow, "dtype": config.precision, "stopped": stop.requested}
     try:
-        source = open_source(
-            source_name,
-            config.columns,
-            format=format,
-            follow=follow,
-            dtype=config.precision,
-            stopped=others.never if others.wanted else stop.requested,
-        )
+        return open_source(asked.source, config.columns, **options)
     except InputError:
         if stop.requested():  # while it waited for the first row
             raise typer.Exit(stop.exit_code()) from None
         raise
-    config = replace(config, model=choice, columns=source.columns)
-    streaming.check_fit(model, config)
-    last, warnings, refused, told, learn = 0, 0, 0, False, streaming.learn
-    if config.columns.key is not None:
-        learn = partial(keyed.learn, mesh=others.mesh())
-    stopped = others.agree(config, stop.requested)
-    with (
-        nullcontext() if path is None else closing(others.writer(path, config)) as writer,
-        ProgressLine(others.is_first()) as line,
-        closing(
-            learn(model, source, config, writer, skip=skip, stopped=stopped, warn=others.first(line.say))
-        ) as pieces,
-    ):
-        for piece in pieces:
-            others.progress()
-            line.update(piece)
-            last, refused = piece.position, refused + int(piece.rows.refused.sum())
-            for report in piece.reports:
-                for warning in report.warnings:
-                    warnings += 1
-                    whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
-                    line.say(f"{whose} {report.t:,} rows: {warning}")
-            if shown and others.is_first():
-                try:
-                    write_rows(_printed(piece.rows), None if told else config.text())
-                    told = True
-                except BrokenPipeError:
-                    silence_stdout()
-                    where = "" if path is None else f" Everything up to there is saved in {path}."
-                    raise RunError(f"The reader of standard output went away after row {last}.{where}") from None
-                except OSError as error:
-                    silence_stdout()
-                    raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
-    if path is not None and others.is_first():
-        health = "the monitor had nothing to say" if not warnings else f"the monitor warned {warnings} times"
-        counted = "" if not refused else f", {refused:,} updates were not finite and were refused"
-        print(f"{last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
+
+
+def _mesh(asked: _Request, config: Any) -> Any:
+    from backstream.errors import InputError
+    from backstream.learning.multistream.sharding import device_mesh
+
+    if config.columns.key is None:
+        return None
+    try:
+        return device_mesh(asked.particle_devices)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+class _Output:
+    """What is said of a stream while it is learned from, and in the end."""
+
+    def __init__(self, asked: _Request, config: str):
+        self._asked, self._config = asked, config
+        self._last = self._warnings = self._refused = 0
+
+    def take(self, piece: Any, say: Callable[[str], None]) -> None:
+        from backstream.errors import RunError
+        from backstream.runs.tables import write_rows
+
+        begun, self._last = self._last > 0, piece.position
+        self._refused += int(piece.rows.refused.sum())
+        for report in piece.reports:
+            for warning in report.warnings:
+                self._warnings += 1
+                whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
+                say(f"{whose} {report.t:,} rows: {warning}")
+        if not self._asked.shown:
+            return
+        try:
+            write_rows(_printed(piece.rows), None if begun else self._config)
+        except BrokenPipeError:
+            silence_stdout()
+            where = "" if self._asked.path is None else f" Everything up to there is saved in {self._asked.path}."
+            raise RunError(f"The reader of standard output went away after row {self._last}.{where}") from None
+        except OSError as error:
+            silence_stdout()
+            raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
+
+    def conclude(self) -> None:
+        if self._asked.path is None:
+            return
+        health = "no warnings" if not self._warnings else f"{self._warnings} warnings"
+        counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were refused"
+        path = visible(str(self._asked.path))
+        print(f"{self._last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
 
 
 def _printed(rows: Any) -> list[dict[str, Any]]:

@@ -24,9 +24,9 @@ def trust(
 
     Example: backstream trust run/
     """
-    from backstream.io import trust as trusted_files
-    from backstream.io.catalogue import SHIPPED, recorded_code
-    from backstream.io.runs import open_config
+    from backstream.runs import trust as trusted_files
+    from backstream.runs.model_registry import SHIPPED, recorded_code
+    from backstream.runs.store import open_config
 
     model = open_config(run).model
     if model.name in SHIPPED:

@@ -1,0 +1,1 @@
+"""Small pieces of JAX that the rest is built with: compiling, choices, sums."""

@@ -1,0 +1,35 @@
+"""Runs as the commands that read them open them."""
+
+import sys
+from pathlib import Path
+
+import typer
+
+from backstream._terminal import visible
+from backstream.cli import jax_setup
+from backstream.engine.run import Run
+from backstream.runs.store import open_config
+
+from .failures import FAILURE
+
+
+def open_run(path: Path, model: str | None = None) -> Run:
+    """A run with what it learned, in its own precision; damage that could be got round is told on stderr."""
+    jax_setup.start(open_config(path).precision)
+    run = Run(path, model)
+    _ = run.learned
+    _say(run.warnings)
+    run.warnings = []
+    return run
+
+
+def conclude(run: Run) -> None:
+    """Ends with code 1 where some streams of a source could not be used, once their neighbours' results are out."""
+    if run.warnings:
+        _say(run.warnings)
+        raise typer.Exit(FAILURE)
+
+
+def _say(warnings: list[str]) -> None:
+    for warning in warnings:
+        print(f"backstream: {visible(warning)}", file=sys.stderr)

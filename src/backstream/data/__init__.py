@@ -1,0 +1,1 @@
+"""Sources of observations: files, pipes, arrays and tables. Nothing here needs JAX."""

@@ -1,0 +1,95 @@
+"""Five lines to a result: learn from a source, and open what was learned."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from backstream.data.arrays import as_table
+from backstream.data.columns import Columns
+from backstream.data.sources import ALL, open_source
+from backstream.errors import InputError
+from backstream.learning import FleetSettings, Settings
+from backstream.models import StateSpaceModel
+from backstream.runs.config import Config, Precision, Saving
+from backstream.runs.model_registry import describe
+from backstream.runs.store import check_directory
+
+from .advance import Warn, write
+from .memory_result import MemoryResult
+from .preparation import check_fit
+from .result import Result
+from .run import Run
+
+
+def learn(
+    model: StateSpaceModel,
+    source: Any,
+    *,
+    inputs: Any = None,
+    out: str | Path | None = None,
+    settings: Settings | None = None,
+    columns: Columns = ALL,
+    saving: Saving | None = None,
+    fleet: FleetSettings | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    warn: Warn = print,
+) -> Result:
+    """Learns from a source, each row used once.
+
+    Args:
+        model: The model.
+        source: An array [T, dy] or [T], a pandas Series or DataFrame, an Arrow table, or the path of a CSV, JSON Lines
+            or Parquet file.
+        inputs: The known inputs of each row, [T, k] or [T]. Those of a file or a table may be columns of it instead.
+        out: A run directory to write, as `backstream stream` does. Without it the result is in memory.
+        settings: What is learned, and how.
+        columns: Which columns are what, where they have names. With a `key` it is a run of many streams.
+        saving: When and how `out` is written.
+        fleet: How many streams are learned together.
+        resume: Whether a run in `out` that was stopped goes on after the last row that it saved.
+        progress: Whether a line shows how far it is, on a terminal or in a notebook.
+        warn: Called with each warning.
+
+    Returns:
+        The result, a `Run` where there is a directory.
+
+    Raises:
+        InputError: Where model, source, columns and settings do not fit together.
+        RunError: Where a row cannot be used, or the directory cannot be written.
+
+    Example:
+        result = bs.learn(model, ys, inputs=us)
+        result = bs.learn(model, "obs.csv", out="run/", settings=bs.Settings(learn_model=True))
+        result = bs.learn(model, "plant.csv", out="plant/", columns=bs.Columns(key="sensor_id"))
+    """
+    precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
+    table, columns = as_table(source, inputs, columns)
+    opened = open_source(table, columns, dtype=precision)
+    config = Config(
+        precision=precision,
+        model=describe(model),
+        learning=settings or Settings(),
+        columns=opened.columns,
+        saving=saving or Saving(),
+        fleet=fleet or FleetSettings(),
+    )
+    check_fit(model, config)
+    if out is None:
+        if resume or config.columns.key is not None:
+            what = "A run of many streams" if config.columns.key is not None else "A run that is resumed"
+            raise InputError(f"{what} needs a directory: out='run/'.")
+        return MemoryResult.begin(model, config, opened, progress, warn)
+    path = Path(out)
+    check_directory(path, resume)
+    write(model, path, config, opened, progress, warn, holds="all", resume=resume)
+    return Run(path, model)
+
+
+def load(path: str | Path, model: StateSpaceModel | str | None = None) -> Run:
+    """Opens a run directory.
+
+    `model` may be left out for shipped models and for files that you have trusted (`backstream trust run/`).
+    """
+    return Run(path, model)

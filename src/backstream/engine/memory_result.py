@@ -1,0 +1,71 @@
+"""A result that is in memory."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from backstream.data.sources import Source
+from backstream.learning import Report
+from backstream.models import StateSpaceModel
+from backstream.runs.config import Config
+from backstream.runs.logs import Rejected
+from backstream.runs.memory import MemoryRun
+from backstream.runs.store import check_directory, write_run
+
+from .advance import Warn, advance, continued
+from .result import FilteredRows, Learned, Result
+from .run import Run, restore
+
+
+class MemoryResult(Result):
+    """A result that is in memory only; `save` writes it."""
+
+    def __init__(self, model: StateSpaceModel, config: Config, kept: MemoryRun):
+        self.config, self.warnings, self._name = config, [], "The result"
+        self._start, self._kept = model, kept
+
+    @classmethod
+    def begin(
+        cls, model: StateSpaceModel, config: Config, source: Source, progress: bool, warn: Warn
+    ) -> "MemoryResult":
+        kept = MemoryRun()
+        advance(model, source, config, kept, progress, warn, "rest")
+        return cls(model, config, kept)
+
+    def learn(self, source: Any, inputs: Any = None, *, progress: bool = True, warn: Warn = print) -> "MemoryResult":
+        """The result after further rows; this one stays as it is."""
+        kept = self._kept.copy()
+        advance(self._start, continued(self.config, source, inputs), self.config, kept, progress, warn, "rest")
+        return MemoryResult(self._start, self.config, kept)
+
+    def save(self, path: str | Path) -> Run:
+        """Writes a run directory, which `load` opens and `learn` goes on with."""
+        check_directory(Path(path), resume=False)
+        assert self._kept.checkpoint is not None
+        write_run(
+            Path(path), self.config, self._table(), self._kept.reports, self._kept.rejected, self._kept.checkpoint
+        )
+        return Run(path, self._start)
+
+    @property
+    def filtered(self) -> FilteredRows:
+        return FilteredRows(self._table())
+
+    def _table(self) -> pa.Table:
+        return pa.concat_tables(self._kept.tables).combine_chunks()
+
+    @property
+    def reports(self) -> list[Report]:
+        return self._kept.reports
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        return self._kept.rejected
+
+    @cached_property
+    def learned(self) -> Learned:
+        checkpoint = self._kept.checkpoint
+        assert checkpoint is not None
+        return restore(self._start, self.config, checkpoint)

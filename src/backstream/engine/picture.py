@@ -1,0 +1,125 @@
+"""A result as a picture: observations with their dates, states with their bands, and a forecast."""
+
+from datetime import datetime
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from backstream import posterior
+from backstream.data.rows import Batch
+from backstream.families.base import Inputs
+from backstream.gaussian import scaled_cholesky
+from backstream.models import StateSpaceModel
+from backstream.models.base import emission_law
+
+PANELS = 4
+"""The most that are drawn."""
+DRAWS = 200
+
+
+@eqx.filter_jit
+def replicate(
+    p: StateSpaceModel, mean: Float[Array, "t d"], cov: Float[Array, "t d d"], inputs: Inputs, key: Array
+) -> Float[Array, "n t dy"]:
+    """Draws of the observation at each row, from the law of its state and the model's emission."""
+
+    def row(mean, cov, u, key):
+        key_x, key_y = jax.random.split(key)
+        xs = mean + jax.random.normal(key_x, (DRAWS, len(mean)), mean.dtype) @ scaled_cholesky(cov).T
+        keys = jax.random.split(key_y, DRAWS)
+        return jax.vmap(lambda x, key: jnp.asarray(emission_law(p, x, u).sample(key), mean.dtype))(xs, keys)
+
+    return jnp.swapaxes(jax.vmap(row)(mean, cov, inputs, jax.random.split(key, len(mean))), 0, 1)
+
+
+def times_of(texts: list[str | None] | None, count: int, horizon: int) -> np.ndarray:
+    """Dates or numbers for the rows and for the horizon after them; numbers of rows where there are no times."""
+    values: Any = None
+    if texts is not None and None not in texts:
+        try:
+            values = np.array([float(text) for text in texts if text is not None])
+        except ValueError:
+            try:
+                moments = [datetime.fromisoformat(text.strip()) for text in texts if text is not None]
+                values = np.array([moment.replace(tzinfo=None) for moment in moments], "datetime64[us]")
+            except ValueError:
+                values = None
+    if values is None or len(values) < 2:
+        return np.arange(count + horizon)
+    step = np.median(np.diff(values).astype(float)) or 1.0
+    ahead = step * np.arange(1, horizon + 1)
+    return np.concatenate(
+        [values, values[-1] + (ahead.astype("timedelta64[us]") if values.dtype.kind == "M" else ahead)]
+    )
+
+
+def draw(
+    model: StateSpaceModel,
+    columns: tuple[str, ...],
+    batch: Batch,
+    filtered: Any,
+    smoothed: Any,
+    ahead: posterior.Forecast | None,
+    *,
+    last: int | None,
+    key: Array,
+) -> Any:
+    """The figure. One panel for each observed column, then for each state, as far as there is room."""
+    import matplotlib.pyplot as plt
+
+    from backstream import plots
+
+    horizon = 0 if ahead is None else ahead.states.values.shape[1]
+    count = len(batch.ys)
+    shown = slice(0 if last is None else max(0, count - last), count)
+    times = times_of(batch.times, count, horizon)
+    past, future = times[shown], times[count:]
+    states = getattr(model, "state_names", None) or [f"state {i}" for i in range(smoothed.mean.shape[1])]
+    seen = min(len(columns), PANELS - 1)
+    inner = min(len(states), PANELS - seen)
+    figure, grid = plt.subplots(
+        seen + inner, 1, figsize=(10, 1.2 + 1.8 * (seen + inner)), sharex=True, squeeze=False, layout="constrained"
+    )
+    axes: list[Any] = list(grid[:, 0])
+    part = [np.asarray(leaf)[shown] for leaf in (smoothed.mean, smoothed.cov)]
+    inputs = None if batch.inputs is None else jnp.asarray(batch.inputs[shown])
+    replicated = posterior.Draws(replicate(model, jnp.asarray(part[0]), jnp.asarray(part[1]), inputs, key))
+    lower, upper = (np.asarray(end) for end in replicated.interval(0.9))
+    middle = np.median(np.asarray(replicated.values), axis=0)
+    for i, panel in enumerate(axes[:seen]):
+        plots.band(panel, lower[:, i], upper[:, i], middle[:, i], "smoothed, 90 % band", plots.BLUE, times=past)
+        panel.plot(past, batch.ys[shown][:, i], ".", color=plots.BLACK, markersize=3, label="observed")
+        _ahead(panel, None if ahead is None else ahead.observations, i, future, plots)
+        panel.set_ylabel(columns[i])
+    for i, panel in enumerate(axes[seen:]):
+        low, high = (np.asarray(end)[shown, i] for end in smoothed.interval(0.9))
+        plots.band(panel, low, high, part[0][:, i], "smoothed, 90 % band", plots.BLUE, times=past)
+        panel.plot(past, np.asarray(filtered.mean)[shown, i], "--", color=plots.ORANGE, linewidth=0.9, label="filtered")
+        _ahead(panel, None if ahead is None else ahead.states, i, future, plots)
+        panel.set(ylabel=states[i], ylim=_room(low, high, ahead, i))
+    for panel in axes:
+        panel.margins(x=0.01)
+        panel.legend(loc="best", fontsize="small", frameon=False, ncols=3)
+    axes[-1].set_xlabel("" if times.dtype.kind == "M" else "row" if batch.times is None else "time")
+    return figure
+
+
+def _room(lower: np.ndarray, upper: np.ndarray, ahead: posterior.Forecast | None, i: int) -> tuple[float, float]:
+    """Enough for the bands: the first filtered states may be far away."""
+    ends = [np.nanmin(lower), np.nanmax(upper)]
+    if ahead is not None:
+        ends += [np.asarray(end)[:, i] for end in ahead.states.interval(0.9)]
+    low, high = min(map(np.min, ends)), max(map(np.max, ends))
+    return low - 0.1 * (high - low), high + 0.3 * (high - low)
+
+
+def _ahead(panel: Any, draws: posterior.Draws | None, i: int, future: np.ndarray, plots: Any) -> None:
+    if draws is None:
+        return
+    lower, upper = (np.asarray(end)[:, i] for end in draws.interval(0.9))
+    middle = np.median(np.asarray(draws.values)[:, :, i], axis=0)
+    plots.band(panel, lower, upper, middle, "forecast", plots.GREEN, "-.", future)

@@ -1,0 +1,325 @@
+"""What was learned from a stream, ready to be used."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from jax.scipy.special import ndtri
+
+from backstream import posterior
+from backstream.data.arrays import as_before, as_rows, has_names
+from backstream.data.rows import Batch
+from backstream.data.sources import Format, open_source, read_all
+from backstream.errors import InputError
+from backstream.families import BackwardFamily
+from backstream.learning import Fleet, LearnerState, Report
+from backstream.models import StateSpaceModel
+from backstream.runs.config import Config
+from backstream.runs.logs import Rejected
+
+from .fleet_reader import rows_of_streams, with_elapsed
+
+Laws = posterior.Marginals | posterior.MixtureMarginals
+
+
+class Learned(NamedTuple):
+    """The newest checkpoint of a run."""
+
+    position: int
+    """How many rows it has read."""
+    model: StateSpaceModel
+    """With the averaged θ, where that is learned."""
+    q: BackwardFamily
+    """With the averaged λ: the result. Where each of many streams has its own, what they started from."""
+    state: LearnerState | None
+    """None where each of many streams has its own: see `fleet`."""
+    fleet: Fleet | None = None
+    """The streams, where there are many."""
+
+
+class FilteredRows:
+    """The state at each row as it was known when the row was read: what a stream would have shown.
+
+    rows.mean, rows.std, rows.interval(0.9), rows.to_pandas()
+    """
+
+    def __init__(self, table: pa.Table):
+        self.table = table
+
+    @property
+    def mean(self) -> np.ndarray:
+        """[T, d]."""
+        return self._columns("mean")
+
+    @property
+    def std(self) -> np.ndarray:
+        """[T, d]."""
+        return self._columns("std")
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of central intervals that hold each coordinate with probability `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must be strictly between 0 and 1, not {level}.")
+        half = float(ndtri(0.5 + level / 2)) * self.std
+        return self.mean - half, self.mean + half
+
+    def to_arrow(self) -> pa.Table:
+        return self.table
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
+    def _columns(self, name: str) -> np.ndarray:
+        names = [column for column in self.table.column_names if column.startswith(f"{name}_")]
+        return np.column_stack([self.table[column].to_numpy() for column in names])
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __repr__(self) -> str:
+        return f"FilteredRows({len(self):,} rows: {', '.join(self.table.column_names)})"
+
+
+class Result:
+    """What was learned from a stream: laws of past, present and future states, and the model with what it learned.
+
+    result = bs.learn(model, ys, inputs=us)
+    result.filtered                       # the state at each row, as it was known when the row was read
+    result.smooth(ys, inputs=us)          # the same given all rows
+    result.filter(fresh, inputs=more)     # the same posterior on other rows
+    result.forecast(50)
+    """
+
+    config: Config
+    warnings: list[str]
+    """What could not be read or used, and was left out."""
+    _name: str
+
+    @property
+    def filtered(self) -> FilteredRows:
+        """The state at each row as it was known when the row was read."""
+        raise NotImplementedError
+
+    @property
+    def reports(self) -> list[Report]:
+        """What the monitor said."""
+        raise NotImplementedError
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        """The rows that could not be used, each with the reason."""
+        raise NotImplementedError
+
+    def parameters(self) -> pa.Table:
+        """The model's parameters over time: at each look of the monitor the value and the standard error of each that
+        is learned. `error` is null as long as there is none."""
+        told = [report for report in self.reports if report.parameters is not None]
+        rows = [(report, name, number) for report in told for name, number in (report.parameters or {}).items()]
+        columns: dict[str, Any] = {
+            "row": pa.array([report.t for report, _, _ in rows], pa.int64()),
+            "name": pa.array([name for _, name, _ in rows], pa.string()),
+            "value": pa.array([number.value for _, _, number in rows], pa.float64(), from_pandas=True),
+            "error": pa.array([number.error for _, _, number in rows], pa.float64(), from_pandas=True),
+        }
+        if self.config.columns.key is not None:
+            columns = {"stream": pa.array([report.stream for report, _, _ in rows], pa.string()), **columns}
+        return pa.table(columns)
+
+    @cached_property
+    def learned(self) -> Learned:
+        """The newest state of the learner."""
+        raise NotImplementedError
+
+    @property
+    def model(self) -> StateSpaceModel:
+        """The model, with the parameters that were learned, where any were."""
+        return self.learned.model
+
+    @property
+    def family(self) -> BackwardFamily:
+        """The posterior that is reported."""
+        return self.learned.q
+
+    def __repr__(self) -> str:
+        columns, learned = self.config.columns, self.learned
+        streams = "" if learned.fleet is None else f" of {len(learned.fleet.members):,} streams"
+        states = f"{learned.q.state_dim} state{'s' if learned.q.state_dim > 1 else ''}"
+        observed = ", ".join(columns.observed)
+        what = f"{self.config.model.name}: {learned.position:,} rows{streams}, {states} behind {observed}"
+        return f"{type(self).__name__}({what})"
+
+    def stream(self, name: str) -> LearnerState:
+        """One of many streams, as its learner alone would have it: its `average`, its `filtered` state."""
+        fleet = self.learned.fleet
+        if fleet is None:
+            raise InputError(f"{self._name} is a run of one stream.")
+        if name not in fleet.members:
+            raise InputError(f"{self._name} has no stream {name!r}: it has ended, or was never there.")
+        return fleet.panel.stream(fleet.state, fleet.members[name].slot)
+
+    def streams(self) -> list[str]:
+        """The names of the live streams, where there are many."""
+        fleet = self.learned.fleet
+        return [] if fleet is None else sorted(fleet.members)
+
+    def data(self, source: Any, inputs: Any = None, *, format: Format | None = None) -> Batch:
+        """All of a source, by the columns that were learned from and in their precision."""
+        dtype, columns = self.config.precision, self.config.columns
+        if not has_names(source):
+            return self._of_array(source, inputs)
+        table, columns = as_before(source, inputs, columns)
+        opened = open_source(table, columns, format=format, dtype=dtype)
+        batch = read_all(opened)
+        if batch.keys is not None and columns.elapsed:
+            batch = with_elapsed(batch, lambda row: f"{opened.name}, row {row + 1}, column {columns.time!r}")
+        inputs = None if batch.inputs is None else batch.inputs.astype(dtype)
+        return replace(batch, ys=batch.ys.astype(dtype), inputs=inputs)
+
+    def _of_array(self, ys: Any, inputs: Any) -> Batch:
+        """The columns of an array have no names: they are those that were observed, in their order."""
+        columns, dtype = self.config.columns, self.config.precision
+        if columns.key is not None:
+            raise InputError(f"This is a run of many streams: give a table with the column {columns.key!r}.")
+        rows = as_rows(ys, "Observations").astype(dtype)
+        if rows.shape[1] != len(columns.observed):
+            names = ", ".join(columns.observed)
+            raise InputError(f"{len(columns.observed)} columns were observed ({names}), not {rows.shape[1]}.")
+        if not columns.has_inputs():
+            if inputs is not None:
+                raise InputError("The model has no inputs: leave them out.")
+            return Batch(0, rows, None, None)
+        names = [*columns.inputs, *(["the time since the row before"] if columns.elapsed else [])]
+        if inputs is None:
+            raise InputError(f"The model has inputs ({', '.join(names)}): give those of the rows, inputs=...")
+        given = as_rows(inputs, "Inputs").astype(dtype)
+        if given.shape != (len(rows), len(names)):
+            raise InputError(
+                f"inputs must have shape {(len(rows), len(names))} ({', '.join(names)}), not {given.shape}."
+            )
+        return Batch(0, rows, given, None)
+
+    def filter(self, source: Any, inputs: Any = None) -> Laws:
+        """The law of the state at each row given the rows up to it, under what was learned in the end.
+
+        Args:
+            source: A file, an array, a Series or a table, or what `data` returned. The columns of an array are those
+                that were observed, in their order.
+            inputs: With an array: the inputs of its rows, where the model has any.
+        """
+        batch = source if isinstance(source, Batch) else self.data(source, inputs)
+        return self._by_stream(batch, lambda p, q, ys, inputs, _: posterior.filter(p, q, ys, inputs))
+
+    def smooth(self, source: Any, inputs: Any = None) -> Laws:
+        """The law of the state at each row given all rows of the source, under what was learned; as `filter`."""
+        batch = source if isinstance(source, Batch) else self.data(source, inputs)
+        return self._by_stream(
+            batch,
+            lambda p, q, ys, inputs, length: posterior.smooth(p, q, ys, inputs, key=self._key(1), length=length),
+        )
+
+    def _by_stream(self, batch: Batch, law: Callable[..., Laws]) -> Laws:
+        """The law of each row, in the order of the rows; where there are many streams, for each by itself. Rows that
+        cannot be used are NaN, and `warnings` says why."""
+        if batch.keys is None:
+            return law(self.learned.model, self.learned.q, batch.ys, batch.inputs, None)
+        d, fleet = self.learned.q.state_dim, None if self.config.fleet.common else self.learned.fleet
+
+        def blank(shape) -> Any:
+            return np.full((len(batch.ys), *shape), np.nan, batch.ys.dtype)
+
+        laws: Any = posterior.Marginals(*map(blank, ((d,), (d, d))))
+        begun = False
+        for problem in batch.problems.values():
+            self._warn(f"{problem.reason} The row is passed over.")
+        for name, rows in rows_of_streams(batch).items():
+            if fleet is not None and name not in fleet.members:
+                self._warn(f"{self._name} holds nothing of the stream {name!r}: it has ended, or was never there.")
+                continue
+            p, q = self.learned.model, self.learned.q
+            if fleet is not None:
+                state = self.stream(name)
+                p, q = fleet.panel.learner.current_model(state), state.result()
+            data = _filled_up(batch.ys[rows], None if batch.inputs is None else batch.inputs[rows])
+            found = law(p, q, *data, len(rows))
+            if not begun:
+                laws, begun = jax.tree.map(lambda part: blank(part.shape[1:]), found), True
+            for whole, part in zip(jax.tree.leaves(laws), jax.tree.leaves(found), strict=True):
+                whole[rows] = np.asarray(part)[: len(rows)]
+        return jax.tree.map(jnp.asarray, laws)
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+    def forecast(
+        self, horizon: int, inputs: Any = None, num_samples: int = 1000, stream: str | None = None
+    ) -> posterior.Forecast:
+        """The next states and observations after the last row read, of one `stream` where there are many. `inputs`
+        [horizon, k], where the model has any."""
+        if inputs is None and self.config.columns.has_inputs():
+            raise InputError(f"The model has inputs: give those of the next {horizon} rows.")
+        learned, model = self.learned, self.learned.model
+        state = learned.state
+        if learned.fleet is not None:
+            if stream is None:
+                raise InputError(f"{self._name} is a run of many streams: say of which.")
+            state = self.stream(stream)
+            model = learned.fleet.panel.learner.current_model(state)
+        assert state is not None
+        law = posterior.present_law(state.result(), state.result_state())
+        return posterior.forecast(model, law, horizon, num_samples, inputs, key=self._key(2))
+
+    def plot(
+        self,
+        source: Any,
+        inputs: Any = None,
+        *,
+        horizon: int = 0,
+        future_inputs: Any = None,
+        last: int | None = None,
+        path: str | Path | None = None,
+    ) -> Any:
+        """The observations of a source with their dates, the states behind them with their bands, and a forecast.
+
+        Args:
+            source: The rows, as for `filter`; for a forecast, those that were learned from.
+            inputs: With an array: the inputs of its rows.
+            horizon: How many rows of a forecast follow.
+            future_inputs: The inputs of those rows, where the model has any.
+            last: Draw no more than so many of the last rows.
+            path: Where to write the picture, if anywhere.
+
+        Returns:
+            A matplotlib figure.
+        """
+        from backstream import plots
+
+        from .picture import draw
+
+        batch = source if isinstance(source, Batch) else self.data(source, inputs)
+        if batch.keys is not None:
+            raise InputError("Give the rows of one stream: a picture is of one stream.")
+        filtered, smoothed = self.filter(batch), self.smooth(batch)
+        ahead = self.forecast(horizon, future_inputs) if horizon else None
+        columns = self.config.columns.observed
+        figure = draw(self.model, columns, batch, filtered, smoothed, ahead, last=last, key=self._key(3))
+        if path is not None:
+            plots.save(figure, path, self.config.text())
+        return figure
+
+    def _key(self, purpose: int) -> jax.Array:
+        """Draws that are the same each time, and not those of the learner."""
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.learning.seed), 2**31), purpose)
+
+
+def _filled_up(ys: np.ndarray, inputs: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """With missing rows up to the next power of two: streams of a thousand lengths need few compiled programs."""
+    more = max(16, 1 << (len(ys) - 1).bit_length()) - len(ys)
+    ys = np.concatenate([ys, np.full((more, ys.shape[1]), np.nan, ys.dtype)])
+    return ys, None if inputs is None else np.concatenate([inputs, np.repeat(inputs[-1:], more, 0)])

@@ -1,0 +1,121 @@
+"""A run directory, opened."""
+
+import shutil
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from backstream.errors import InputError
+from backstream.learning import Fleet, Report
+from backstream.models import StateSpaceModel
+from backstream.runs.checkpoints import Checkpoint, Checkpoints
+from backstream.runs.config import Config
+from backstream.runs.logs import Rejected
+from backstream.runs.model_registry import describe, find_again
+from backstream.runs.store import (
+    CHECKPOINTS,
+    check_directory,
+    of_run,
+    open_config,
+    read_filtered,
+    read_rejected,
+    read_reports,
+)
+
+from .advance import Warn, continued, write
+from .fleet_reader import assemble
+from .preparation import Prepared, prepare
+from .result import FilteredRows, Learned, Result
+
+
+class Run(Result):
+    """A run directory, opened for reading.
+
+        run = Run("run/")
+        run.filtered.to_pandas()
+        run.smooth("obs.csv").interval(0.9)
+        run.forecast(50).observations.mean()
+
+    `model` is your own model, or its name (`file.py:Class` or `package.module:Class`). A shipped model that was
+    streamed by its name, and a file that you have trusted (`backstream trust run/`), are found again without it: a run
+    directory alone has no code run. A model whose source or values have changed is refused.
+    """
+
+    def __init__(self, path: str | Path, model: StateSpaceModel | str | None = None):
+        self.path, self.config = Path(path), open_config(Path(path))
+        self._model, self._name = model, str(path)
+        self.warnings: list[str] = []
+        """What could not be read or used, and was got round."""
+
+    @property
+    def filtered(self) -> FilteredRows:
+        return FilteredRows(read_filtered(self.path))
+
+    @property
+    def reports(self) -> list[Report]:
+        return read_reports(self.path)
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        return read_rejected(self.path)
+
+    @cached_property
+    def learned(self) -> Learned:
+        """What the newest checkpoint holds; `warnings` names any that is damaged."""
+        model = self._given_model()
+        checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
+        checkpoint = checkpoints.newest(
+            of_run(self.path, self.config, lambda record: blank(model, self.config, record)), self.warnings.append
+        )
+        if checkpoint is None:
+            raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+        return restore(model, self.config, checkpoint)
+
+    def learn(self, source: Any, inputs: Any = None, *, progress: bool = True, warn: Warn = print) -> "Run":
+        """Goes on with further rows, in the same directory."""
+        opened = continued(self.config, source, inputs)
+        model = self._given_model()
+        write(model, self.path, self.config, opened, progress, warn, holds="rest")
+        return Run(self.path, model)
+
+    def save(self, path: str | Path) -> "Run":
+        """A copy in another directory."""
+        check_directory(Path(path), resume=False)
+        shutil.copytree(self.path, Path(path), dirs_exist_ok=True)
+        return Run(path, self._given_model())
+
+    def _given_model(self) -> StateSpaceModel:
+        return self._checked(self._model) if isinstance(self._model, StateSpaceModel) else self._found(self._model)
+
+    def _found(self, name: str | None) -> StateSpaceModel:
+        return find_again(self.config.model, self.path, name)
+
+    def _checked(self, model: StateSpaceModel) -> StateSpaceModel:
+        if describe(model).identity.values != self.config.model.identity.values:
+            raise InputError(f"This model is not the one that {self.path} was made with: its values differ.")
+        return model
+
+
+def _prepared(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> tuple[Prepared, Fleet | None]:
+    prepared = prepare(model, config, record.get("inputs"))
+    return prepared, None if config.columns.key is None else assemble(prepared, config)
+
+
+def blank(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> Any:
+    """The shapes of a state, into which a checkpoint is read."""
+    prepared, fleet = _prepared(model, config, record)
+    return prepared.blank() if fleet is None else fleet.blank(record["fleet"])
+
+
+def restore(model: StateSpaceModel, config: Config, checkpoint: Checkpoint) -> Learned:
+    """What a checkpoint holds."""
+    prepared, fleet = _prepared(model, config, checkpoint.record)
+    learner = prepared.watched.learner
+    if fleet is None:
+        state = checkpoint.tree.learner
+        return Learned(checkpoint.position, learner.current_model(state), state.result(), state)
+    fleet.restore(checkpoint.tree, checkpoint.record["fleet"])
+    state = fleet.state.common
+    if state is None:
+        return Learned(checkpoint.position, model, prepared.q, None, fleet)
+    return Learned(checkpoint.position, learner.current_model(state), state.result(), state, fleet)

@@ -1,0 +1,121 @@
+"""One row at a time, for control loops."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
+from jaxtyping import Float
+
+from backstream import posterior
+from backstream._jax.compiling import compiler_options
+from backstream.families import Guided, ScoringFamily
+from backstream.models import StateSpaceModel, check_model
+from backstream.models.density import check_inputs, check_observations
+
+
+class Moments(NamedTuple):
+    """Mean and covariance of a law of the state."""
+
+    mean: Float[np.ndarray, " d"]
+    cov: Float[np.ndarray, "d d"]
+
+    def std(self) -> Float[np.ndarray, " d"]:
+        return np.sqrt(np.diagonal(self.cov))
+
+    def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+        """Lower and upper ends of central intervals, with the quantiles of a normal law."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must be strictly between 0 and 1, not {level}.")
+        half = float(ndtri(0.5 + level / 2)) * self.std()
+        return self.mean - half, self.mean + half
+
+
+class Tracked(NamedTuple):
+    """What one row says."""
+
+    prediction: Moments
+    """The state given the rows before."""
+    posterior: Moments
+    """The state given this row too."""
+    log_score: float
+    """The log density of the row under the prediction; 0 for a missing row, minus infinity for an impossible one."""
+
+
+class Tracker:
+    """A filter that takes one row at a time and answers in microseconds, once it is compiled.
+
+    Nothing is learned: the posterior reads the model. To learn λ or θ, use `learn`, and track with the result's
+    `model` and `family`.
+
+    >>> from backstream.models import LinearGaussian
+    >>> tracker = Tracker(LinearGaussian.random(2, 3, key=jax.random.key(0)))
+    >>> tracker.update([0.1, float("nan"), -0.3]).posterior.std().shape
+    (2,)
+    >>> tracker.forecast(5).observations.mean().shape
+    (5, 3)
+    """
+
+    def __init__(self, model: StateSpaceModel, family: ScoringFamily | None = None, *, seed: int = 0):
+        """Args:
+        model: The model.
+        family: The posterior, for instance a learned one. By default it is built from the model with the inputs of
+            the first row.
+        seed: Of the draws of `forecast`.
+        """
+        self.model, self.family = model, family
+        self.rows = 0
+        """How many rows have been read."""
+        self._key = jax.random.key(seed)
+        self._state: Any = None
+        self._step: Callable[..., Any]
+
+    def update(self, y: Any, u: Any = None) -> Tracked:
+        """Reads one row.
+
+        Args:
+            y: The observation, of shape [dy], or a number where there is one column. NaN is a missing value.
+            u: The inputs of the row, where the model has any.
+
+        Raises:
+            ValueError: Where the row has another shape, or a value that the model cannot have.
+        """
+        if self.rows == 0:
+            self._begin(u)
+        given = np.atleast_1d(np.asarray(y, self._dtype))
+        check_inputs(None if u is None else jax.tree.map(lambda leaf: np.asarray(leaf)[None], u), self.rows)
+        check_observations(self._shape, given[None], self.rows)
+        self._state, before, after, score = self._step(self._state, given, u)
+        self.rows += 1
+        return Tracked(Moments(*map(np.asarray, before)), Moments(*map(np.asarray, after)), float(score))
+
+    def forecast(self, horizon: int, inputs: Any = None, num_samples: int = 1000) -> posterior.Forecast:
+        """Samples of the next states and observations, given the rows read so far."""
+        if self.family is None or self._state is None:
+            raise ValueError("There is nothing to forecast from before the first row.")
+        law = posterior.present_law(self.family, self._state)
+        key = jax.random.fold_in(self._key, self.rows)
+        return posterior.forecast(self.model, law, horizon, num_samples, inputs, key=key)
+
+    def _begin(self, u: Any) -> None:
+        """Reads the model and compiles the step, at the first row. The model is a constant of the compiled program, so
+        that a call has little to pass on."""
+        p, q = self.model, self.family
+        self._shape = check_model(p, u)
+        if q is None:
+            q = self.family = Guided.from_model(p, u)
+        self._state = q.init(p, u)
+        mean, _ = q.moments(self._state)
+        self._dtype = mean.dtype
+        missing = jnp.full(q.obs_dim, jnp.nan, mean.dtype)
+
+        def step(state, y, u):
+            before, after = q.update(p, state, missing, u), q.update(p, state, y, u)
+            return after, q.moments(before), q.moments(after), q.log_score(after)
+
+        self._step = jax.jit(step, compiler_options=compiler_options())
+
+    def __repr__(self) -> str:
+        return f"Tracker({type(self.model).__name__}, {self.rows} rows read)"

@@ -1,1 +1,0 @@
-"""The way in and out: sources of observations, checkpoints, results on disk."""
