@@ -1,22 +1,23 @@
 """Estimators of the ELBO and of its gradient."""
 
-from .autodiff import AutodiffThroughWeights
+from .backward_trajectories import BackwardTrajectories
 from .base import Estimate, OfflineEstimator, OnlineEstimate, OnlineEstimator, Scan
-from .baselines import LeaveOneOut, NoBaseline, SameSample
-from .corrected import MomentCorrected, Quadratic
-from .exact import Exact
 from .fixed_lag import FixedLag, WindowAverage, WindowIncrement
-from .functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
 from .log_score import LogScore
-from .objectives import Increment, Renewal
-from .pathwise import RecursivePathwise
-from .regression import Regression
-from .regressors import KernelRidge, Network
-from .reverse import ReverseScore
-from .score import RecursiveScore
-from .sensitivity import Forward, Frozen, Truncated
-from .trajectories import BackwardTrajectories
-from .weights import AcceptReject, BackwardSampling, SelfNormalised
+from .recursive.baselines import LeaveOneOut, NoBaseline, SameSample
+from .recursive.functionals import AdditiveFunctional, AdditiveSmoother, linear_gaussian_statistics, moments
+from .recursive.moment_corrected import MomentCorrected, Quadratic
+from .recursive.objectives import Increment, Renewal
+from .recursive.pathwise import RecursivePathwise
+from .recursive.ratio import OwnKernels, RatioScore, TrueDynamics
+from .recursive.score import RecursiveScore
+from .recursive.sensitivity import Forward, Frozen, Truncated
+from .recursive.weights import AcceptReject, BackwardSampling, SelfNormalised
+from .reference.autodiff import AutodiffThroughWeights
+from .reference.exact import Exact
+from .reference.regression import Regression
+from .reference.regressors import KernelRidge, Network
+from .reference.reverse import ReverseScore
 
 __all__ = [
     "AcceptReject",
@@ -40,7 +41,9 @@ __all__ = [
     "OfflineEstimator",
     "OnlineEstimate",
     "OnlineEstimator",
+    "OwnKernels",
     "Quadratic",
+    "RatioScore",
     "RecursivePathwise",
     "RecursiveScore",
     "Regression",
@@ -49,6 +52,7 @@ __all__ = [
     "SameSample",
     "Scan",
     "SelfNormalised",
+    "TrueDynamics",
     "Truncated",
     "WindowAverage",
     "WindowIncrement",

@@ -6,7 +6,7 @@ state once it has left the first row behind.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,17 +14,17 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from backstream.choosing import choose
-from backstream.families.backward import Chain, backward_chain, first_state, sample_chain
+from backstream._jax.branching import branch
+from backstream._jax.choosing import choose
+from backstream._jax.compensated_sums import CompensatedSum
+from backstream.families.backward import Chain, backward_chain, first_state, sample_backward, sample_chain
 from backstream.families.base import BackwardFamily, State
 from backstream.gaussian import Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 
+from .backward_trajectories import BackwardTrajectories, check_num_trajectories, emissions, transitions
 from .base import Estimate, OnlineEstimate, OnlineEstimator, differentiate
-from .branching import branch
-from .sums import CompensatedSum
-from .trajectories import BackwardTrajectories, check_num_trajectories, emissions, transitions
 
 
 class Window(NamedTuple):
@@ -49,8 +49,7 @@ class Window(NamedTuple):
             xs, log_q = sample_chain(p, q, self.chain, z)
             if self.anchor is None:
                 return self._from_start(p, xs, log_q[:-1]) - log_q[-1]
-            seen, moves = emissions(p, xs[1:], self.ys, self.us), transitions(p, xs, self.us) - log_q[:-1]
-            return self.anchor.log_prob(xs[0]) + seen.sum() + moves.sum() - log_q[-1]
+            return _after_anchor(p, self.anchor, xs, log_q, self.ys, self.us)
 
         return jax.vmap(one)(noise[:, : len(self.ys) + 1])
 
@@ -90,10 +89,23 @@ def window_elbo(
 
     The law q has at `anchor` is the prior of the state before the first of them.
     """
-    chain = backward_chain(p, q, _replay(p, q, anchor, ys, inputs))
+    states, prior = _replay(p, q, anchor, ys, inputs), q.marginal(anchor)
+    if not q.gaussian:
+
+        def one(key):
+            return _after_anchor(p, prior, *sample_backward(p, q, states, key=key), ys, inputs)
+
+        return jax.vmap(one)(jax.random.split(key, num_trajectories))
+    chain = backward_chain(p, q, states)
     noise = jax.random.normal(key, (num_trajectories, len(ys) + 1, q.state_dim), chain.marginals.eta1.dtype)
     times = jnp.arange(1, len(ys) + 1)
-    return Window(chain, ys, inputs, q.marginal(anchor), times).elbos(p, q, noise)
+    return Window(chain, ys, inputs, prior, times).elbos(p, q, noise)
+
+
+def _after_anchor(p: StateSpaceModel, prior: Any, xs: Float[Array, "s d"], log_q: Array, ys: Array, us: Inputs):
+    """The ELBO of one trajectory whose first state has the law `prior`."""
+    seen, moves = emissions(p, xs[1:], ys, us), transitions(p, xs, us) - log_q[:-1]
+    return prior.log_prob(xs[0]) + seen.sum() + moves.sum() - log_q[-1]
 
 
 class AbstractWindowObjective(eqx.Module):

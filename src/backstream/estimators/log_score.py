@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.compensated_sums import CompensatedSum
 from backstream.families.base import ScoringFamily, State
 from backstream.models.base import StateSpaceModel
 
 from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
-from .sums import CompensatedSum
 
 
 class LogScoreCarry(NamedTuple):
@@ -40,6 +40,8 @@ class LogScore(OnlineEstimator):
 
     learn_model: bool = eqx.field(static=True, default=False)
     learn_family: bool = eqx.field(static=True, default=True)
+    free: PyTree = None
+    """Which arrays of the model are learned, as a pytree of booleans: None for all. The gradient in others is zero."""
     estimates_elbo: ClassVar[bool] = False
     survives: ClassVar[bool] = True
 
@@ -90,12 +92,12 @@ class LogScore(OnlineEstimator):
 
     def _parameters(self, p: StateSpaceModel, q: Any) -> tuple[Array, Any]:
         """What is learned as one vector, and the way back to model and family."""
-        (lam, to_q), (theta, to_p) = flatten(q), flatten(p)
+        (lam, to_q), (theta, to_p) = flatten(q), flatten(self._moving(p))
         size = lam.size if self.learn_family else 0
 
         def rebuild(vector):
             return (
-                to_p(vector[size:].astype(theta.dtype)) if self.learn_model else p,
+                eqx.combine(to_p(vector[size:].astype(theta.dtype)), p) if self.learn_model else p,
                 to_q(vector[:size]) if self.learn_family else q,
             )
 
@@ -105,4 +107,10 @@ class LogScore(OnlineEstimator):
     def _estimate(self, p, q, score: Array, gradient: Array) -> Estimate:
         size = flatten(q)[0].size if self.learn_family else 0
         lam = gradient[:size] if self.learn_family else jnp.zeros_like(flatten(q)[0])
-        return Estimate(score, like(q, lam), like(p, gradient[size:]) if self.learn_model else None)
+        if not self.learn_model:
+            return Estimate(score, like(q, lam), None)
+        still = jax.tree.map(jnp.zeros_like, eqx.filter(p, eqx.is_inexact_array))
+        return Estimate(score, like(q, lam), eqx.combine(like(self._moving(p), gradient[size:]), still))
+
+    def _moving(self, p: StateSpaceModel) -> PyTree:
+        return p if self.free is None else eqx.filter(p, self.free)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from backstream.choosing import choose
+from backstream._jax.choosing import choose
 from backstream.gaussian import LOG_2PI, Gaussian
 from backstream.models.base import StateSpaceModel
 
@@ -51,6 +51,11 @@ class Chain(NamedTuple):
 def backward_chain(
     p: StateSpaceModel, q: BackwardFamily, states: State, links: Bool[Array, " links"] | None = None
 ) -> Chain:
+    if not q.gaussian:
+        raise TypeError(
+            f"{type(q).__name__} has several components: there are no reparameterised trajectories through them. "
+            "Its log score has a gradient: use LogScore."
+        )
     marginals = jax.vmap(q.marginal)(states)
     if not q.affine:
         return Chain(states, marginals, links, None)
@@ -121,3 +126,24 @@ def _walk_affine(kernels: AffineKernel, last: Float[Array, " d"], z: Float[Array
     noise = jnp.einsum("ti,tij->tj", z, kernels.root)
     xs = jax.lax.scan(back, last, (kernels, noise), reverse=True)[1]
     return xs, jax.vmap(lambda kernel: kernel.log_det)(kernels)
+
+
+def sample_backward(
+    p: StateSpaceModel, q: BackwardFamily, states: State, *, key: Array
+) -> tuple[Float[Array, "t d"], Float[Array, " t"]]:
+    """One trajectory with the log densities of its links, as `sample_chain`, of any family: laws are only sampled and
+    evaluated. There is no derivative along the path."""
+    times = jnp.arange(len(jax.tree.leaves(states)[0]))
+    laws = jax.vmap(q.marginal)(states)
+    end = jax.tree.map(lambda leaf: leaf[-1], laws)
+    last = end.sample(key=jax.random.fold_in(key, times[-1]))
+
+    def back(x, scanned):
+        t, before, state = scanned
+        law = q.kernel(p, state).at(before, x)
+        x = law.sample(key=jax.random.fold_in(key, t))
+        return x, (x, law.log_prob(x))
+
+    before, after = jax.tree.map(lambda leaf: leaf[:-1], laws), jax.tree.map(lambda leaf: leaf[1:], states)
+    _, (xs, log_q) = jax.lax.scan(back, last, (times[:-1], before, after), reverse=True)
+    return jnp.concatenate([xs, last[None]]), jnp.concatenate([log_q, end.log_prob(last)[None]])

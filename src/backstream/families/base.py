@@ -1,13 +1,14 @@
 """The interface of a backward-factorised variational family q^λ."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float
 
 from backstream.families.kernels import Kernel
-from backstream.gaussian import Gaussian
+from backstream.gaussian import scaled_cholesky
 from backstream.models.base import StateSpaceModel
 
 State = Any
@@ -33,6 +34,8 @@ class BackwardFamily(eqx.Module):
     """Whether the backward kernels are affine: η̃_t(x) affine in x in its first component, constant in its second."""
     amortised: eqx.AbstractClassVar[bool]
     """Whether λ is shared by all times, as opposed to one λ^t for each."""
+    gaussian: ClassVar[bool] = True
+    """Whether q_t and the backward kernels are normal laws. Others can be sampled and evaluated, and no more."""
 
     @property
     @abstractmethod
@@ -53,12 +56,18 @@ class BackwardFamily(eqx.Module):
         """a_t from a_{t-1} and y_t. The first one after `init` conditions the prior on y_0, and does not move it."""
 
     @abstractmethod
-    def marginal(self, state: State) -> Gaussian:
-        """q_t, with natural parameter η_t; the prior, or what stands for it, before the first row."""
+    def marginal(self, state: State) -> Any:
+        """q_t, a `Gaussian` with natural parameter η_t, or a `Mixture`; the prior, or what stands for it, before the
+        first row."""
 
     @abstractmethod
     def moments(self, state: State) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
         """Mean and covariance of q_t. They exist where a density does not: the covariance may be singular."""
+
+    def sample(self, state: State, *, key: Array) -> Float[Array, " d"]:
+        """A draw from q_t, also where it has no density."""
+        mean, cov = self.moments(state)
+        return mean + scaled_cholesky(cov) @ jax.random.normal(key, mean.shape, mean.dtype)
 
     @abstractmethod
     def kernel(self, p: StateSpaceModel, state: State) -> Kernel:

@@ -17,7 +17,7 @@ class Conjugate(BackwardFamily):
 
     A and Q are shared by the predict step and by ψ (the paper's appendix on conjugacy). The network reads y_t
     alone, in its own units, and returns η1 and a diagonal precision. A missing row means: predict only; a missing
-    coordinate is read as zero. See `Innovation` for a family that also looks at what it expected to see.
+    coordinate is read as zero.
 
     >>> from backstream.models import ChaoticRNN
     >>> p, q = ChaoticRNN.random(2, key=jax.random.key(0)), Conjugate.create(2, 2, width=8, key=jax.random.key(1))

@@ -1,7 +1,7 @@
 """Backward kernels q_{t-1|t}(x, ·) ∝ q_{t-1} ψ_t(·, x)."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -46,6 +46,10 @@ class Kernel(eqx.Module):
     @abstractmethod
     def potential(self, x: Float[Array, " d"]) -> Gaussian:
         """ψ_t(·, x), a function of x_{t-1}, with natural parameter η̃_t(x)."""
+
+    def at(self, before: Gaussian, x: Float[Array, " d"]) -> Any:
+        """q_{t-1|t}(x, ·), a law that can be sampled and evaluated. `before` is q_{t-1}."""
+        return before * self.potential(x)
 
     @abstractmethod
     def affine(self, before: Gaussian) -> AffineKernel:

@@ -37,7 +37,7 @@ class Filtered(NamedTuple):
     moves: Bool[Array, ""]
     """Whether a transition leads to the next row: not before the first."""
     link: Any = None
-    """What else ψ_t depends on, where the dynamics are not the same at all times: see `Innovation`."""
+    """What else ψ_t depends on, where the dynamics are not the same at all times."""
 
     def gaussian(self) -> Gaussian:
         root = inverse(self.unpacked())

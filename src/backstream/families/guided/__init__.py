@@ -1,5 +1,6 @@
 """The default family, which reads the model at every row."""
 
 from .family import Guided, GuidedState
+from .mixture import GuidedMixture, MixtureState
 
-__all__ = ["Guided", "GuidedState"]
+__all__ = ["Guided", "GuidedMixture", "GuidedState", "MixtureState"]

@@ -29,13 +29,14 @@ def condition(slope: Float[Array, "c d"], residual: Float[Array, " c"]) -> Tilte
     if len(residual) <= FEW:
         return _one_by_one(slope, residual)
     d = slope.shape[1]
-    # With Q R = (slope; I), RᵀR = I + slopeᵀ slope is the posterior precision.
-    R = jnp.linalg.qr(jnp.concatenate([slope, jnp.eye(d, dtype=slope.dtype)]), mode="r")
+    # With Q R = (slope; I), RᵀR = I + slopeᵀ slope is the posterior precision. The residual as one more column of the
+    # same decomposition becomes R · mean, and a last pivot: the root of one plus the squares that the mean leaves.
+    columns = jnp.concatenate([slope, residual[:, None]], 1)
+    R = jnp.linalg.qr(jnp.concatenate([columns, jnp.eye(d + 1, dtype=slope.dtype)]), mode="r")
     R = jnp.sign(jnp.diagonal(R))[:, None] * R
-    factor = solve_triangular(R, jnp.eye(d, dtype=slope.dtype), lower=False)
-    mean = factor @ (factor.T @ (slope.T @ residual))
-    log_mass = -0.5 * (residual @ (residual - slope @ mean)) - jnp.log(jnp.diagonal(R)).sum()
-    return Tilted(mean, factor, log_mass - 0.5 * len(residual) * LOG_2PI)
+    factor = solve_triangular(R[:d, :d], jnp.eye(d, dtype=slope.dtype), lower=False)
+    log_mass = 0.5 * (1 - R[d, d] ** 2) - jnp.log(jnp.diagonal(R)[:d]).sum()
+    return Tilted(factor @ R[:d, d], factor, log_mass - 0.5 * len(residual) * LOG_2PI)
 
 
 def _one_by_one(slope: Float[Array, "c d"], residual: Float[Array, " c"]) -> Tilted:

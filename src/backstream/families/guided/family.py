@@ -12,7 +12,7 @@ from backstream.families.kernels import AffineKernel, Kernel
 from backstream.gaussian import Gaussian, invert, scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
 
-from .components import LEAST_BEND, NUM_PIECES, Merged, Pieces, cut, merge
+from .components import COARSE, LEAST_BEND, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
 from .plan import Plan, make_plan
 from .prediction import AffineLaw, backward_kernel, predict
@@ -159,7 +159,7 @@ class Guided(ScoringFamily):
         moved = self._move(p, state, u)
         bends = moved.bend.max() > LEAST_BEND
 
-        log_weight, pieces = cut(state.mean, state.factor, moved.bend)
+        log_weight, pieces = cut(state.mean, state.factor, moved.bend, COARSE)
         skipped = Merged(
             jnp.zeros_like(moved.mean), jnp.zeros_like(moved.factor), moved.kernel, jnp.zeros_like(state.log_score)
         )
@@ -173,7 +173,7 @@ class Guided(ScoringFamily):
 
             return None, jax.lax.cond(bends | (i == 0), one, lambda: skipped)
 
-        _, each = jax.lax.scan(read, None, jnp.arange(NUM_PIECES))
+        _, each = jax.lax.scan(read, None, jnp.arange(COARSE.pieces))
         return jax.lax.cond(
             bends,
             lambda: merge(Pieces(log_weight + each.log_mass, each.mean, each.factor), each.kernel),

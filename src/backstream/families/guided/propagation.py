@@ -19,13 +19,15 @@ from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted
 from .grids import MANY, Frame, fit
 
-MAX_SWEEPS = 6
+MAX_SWEEPS = 12
 TOLERANCE = 0.02
 """Sweeps end when no mean and no log scale moves by more, in posterior standard deviations."""
-DAMPING = 0.8
-"""After the first sweep a site goes so much of the way."""
-LEAST_CAVITY = 0.02
-"""The least squared pivot of a cavity's precision, in units of the posterior's."""
+QUICK_SWEEPS = 4
+DAMPING = 0.7
+"""After the quick sweeps a site goes so much of the way: what has not settled by then swings."""
+LEAST_CAVITY = 1e-4
+"""The least squared pivot of a cavity's precision, in units of the posterior's: a column may say so many times more
+than all others together. Single precision has no digits for more."""
 KEEP = 0.99
 """A site may take away at most so much of the prior's precision, shared among the sites that overlap with it."""
 
@@ -81,7 +83,8 @@ def _propagate_jvp(primals, tangents):
     held = found._replace(count=jnp.zeros_like(found.count))
 
     def again(density, directions):
-        return _concluded(_sweep(density, directions, _least_precision(directions), held))
+        start = held._replace(posterior=_posterior(held.sites, directions))
+        return _concluded(_sweep(density, directions, _least_precision(directions), start))
 
     return eqx.filter_jvp(again, primals, tangents)
 
@@ -121,7 +124,7 @@ class CavityDensity(eqx.Module):
 
     def __call__(self, w: Float[Array, "j n r"]) -> Float[Array, "j n"]:
         s = self.centre[:, None] + jnp.einsum("jik,jnk->jni", self.factor, w)
-        return self.density(s, self.lift) - 0.5 * (w**2).sum(-1) - 0.5 * w.shape[-1] * LOG_2PI
+        return self.density(s, self.lift).astype(w.dtype) - 0.5 * (w**2).sum(-1) - 0.5 * w.shape[-1] * LOG_2PI
 
 
 def _sweep(density: GroupDensity, A: Float[Array, "j r d"], floor: Float[Array, "j r r"], sweep: _Sweep) -> _Sweep:
@@ -147,25 +150,17 @@ def _sweep(density: GroupDensity, A: Float[Array, "j r d"], floor: Float[Array, 
     tilted = Frame(mc + small.apply(Cc, found.mean), Cc @ found.factor)
 
     new = _new_sites(floor, Cci, mc, found.factor, tilted.centre)
-    rate = jnp.where(sweep.count == 0, 1.0, DAMPING).astype(A.dtype)
+    rate = jnp.where(sweep.count < QUICK_SWEEPS, 1.0, DAMPING).astype(A.dtype)
     live = (A**2).sum((1, 2)) > 0.5
     good = live & jnp.isfinite(new.precision).all((1, 2)) & jnp.isfinite(new.shift).all(1)
     tau = tau + rate * (jnp.where(good[:, None, None], new.precision, 0.0) - tau)
     nu = nu + rate * (jnp.where(good[:, None], new.shift, 0.0) - nu)
 
-    posterior = _posterior(rows, tau, nu, A)
-    root = small.inverse(found.factor) @ Cci
-    log_scales = (
-        found.log_mass
-        - small.log_det(found.factor)
-        - 0.5 * (small.apply(root, tilted.centre) ** 2).sum(1)
-        + 0.5 * (small.apply(Cci, mc) ** 2).sum(1)
-    )
-    log_mass = (
-        jnp.where(good, log_scales, found.log_mass).sum()
-        - jnp.log(jnp.diagonal(posterior.root)).sum()
-        + 0.5 * ((posterior.root.T @ posterior.mean) ** 2).sum()
-    )
+    posterior = _posterior(Sites(tau, nu), A)
+    # The energy of the sites that the sweep began with. Where sweeps converge its derivative in the sites is zero, so
+    # that what is left to go matters in second order only.
+    ratios = small.log_det(Cc) - small.log_det(C) + 0.5 * (small.apply(Cci, m - mc) ** 2).sum(1)
+    log_mass = (found.log_mass + ratios).sum() + small.log_det(F) - 0.5 * (mu**2).sum()
     drift = jnp.abs(posterior.root.T @ (posterior.mean - mu)).max()
     scale = jnp.abs(jnp.log(jnp.diagonal(posterior.root) / jnp.diagonal(sweep.posterior.root))).max()
     return _Sweep(sweep.count + 1, Sites(tau, nu), posterior, tilted, log_mass, jnp.maximum(drift, scale))
@@ -194,10 +189,10 @@ def _least_precision(A: Float[Array, "j r d"]) -> Float[Array, "j r r"]:
     return share[:, None, None] * (small.transpose(inverse) @ inverse)
 
 
-def _posterior(rows, tau, nu, A) -> _Posterior:
-    d = rows.shape[-1]
-    eye = jnp.eye(d, dtype=rows.dtype)
-    precision = eye + rows.T @ (tau @ A).reshape(-1, d)
+def _posterior(sites: Sites, A: Float[Array, "j r d"]) -> _Posterior:
+    d = A.shape[-1]
+    rows, eye = A.reshape(-1, d), jnp.eye(d, dtype=A.dtype)
+    precision = eye + rows.T @ (sites.precision @ A).reshape(-1, d)
     root = jnp.linalg.cholesky(0.5 * (precision + precision.T))
     factor = solve_triangular(root, eye, lower=True).T
-    return _Posterior(factor @ (factor.T @ (nu.reshape(-1) @ rows)), root, factor)
+    return _Posterior(factor @ (factor.T @ (sites.shift.reshape(-1) @ rows)), root, factor)

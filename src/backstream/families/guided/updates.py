@@ -20,10 +20,11 @@ from backstream.models.laws import NORMALS, Law, columns_of, seen_factor
 from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted, condition
 from .constants import Constant
-from .grids import SINGLE, Frame, fit
+from .grids import SINGLE, Frame, GridMoments, fit
 from .laws import Row, column_log_probs
 from .predictors import Predictors
 from .propagation import CavityDensity, Lift, propagate
+from .windows import fit_windows
 
 
 class Predicted(NamedTuple):
@@ -46,6 +47,14 @@ class Update(eqx.Module):
     @abstractmethod
     def __call__(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Predicted) -> Tilted:
         """The moments of N(0, I) × emission in the coordinates of the prediction."""
+
+    def pieces(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Predicted) -> Tilted:
+        """The same for j predictions, each product in m pieces that add up to it: with axes [j, m]."""
+
+        def one(mean, factor):
+            return self(p, row, u, Predicted(mean, factor, predicted.t))
+
+        return jax.tree.map(lambda leaf: leaf[:, None], jax.vmap(one)(predicted.mean, predicted.factor))
 
 
 class NormalColumns(eqx.Module):
@@ -178,7 +187,31 @@ class Propagated(Update):
 
     def __call__(self, p, row, u, predicted):
         directions, density = self._density(p, row, u, predicted)
-        return self._on_one_grid(density, directions[0]) if self.groups.single else propagate(density, directions)
+        if not self.groups.single:
+            return propagate(density, directions)
+        r, dtype = self.groups.rank, directions.dtype
+        start = Frame(jnp.zeros((1, r), dtype), jnp.eye(r, dtype=dtype)[None])
+        found = fit(_product(density, directions[0]), start, SINGLE[r])
+        return _lifted(directions[0], *jax.tree.map(lambda leaf: leaf[0], found))
+
+    def pieces(self, p, row, u, predicted):
+        """One grid may show several modes. Expectation propagation leaves each product in one piece."""
+        if not self.groups.single:
+            return super().pieces(p, row, u, predicted)
+        count, r = len(predicted.mean), self.groups.rank
+        found = fit_windows(Products(self, p, row, u, predicted), count, r, predicted.mean.dtype)
+
+        def one(mean, factor, pieces: GridMoments) -> Tilted:
+            directions = self._density(p, row, u, Predicted(mean, factor, predicted.t))[0][0]
+            return jax.vmap(lambda piece: _lifted(directions, *piece))(pieces)
+
+        found = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), found)
+        return jax.vmap(one)(predicted.mean, predicted.factor, found)
+
+    def log_product(self, p, row, u, predicted, w: Float[Array, "n r"]) -> Float[Array, " n"]:
+        """log of prediction × emission at points along the directions of the one group."""
+        directions, density = self._density(p, row, u, predicted)
+        return _product(density, directions[0])(w[None])[0]
 
     def _density(self, p, row, u, predicted):
         if self.predictors is None:
@@ -190,11 +223,34 @@ class Propagated(Update):
         law = emission_law(p, predicted.mean, u)
         return directions, AffineDensity(read, self.groups, law, row, centre, slope)
 
-    def _on_one_grid(self, density, directions: Float[Array, "r d"]) -> Tilted:
-        r, d = directions.shape
-        eye, zero = jnp.eye(r, dtype=directions.dtype), jnp.zeros(r, directions.dtype)
-        lift = Lift(jnp.zeros(d, directions.dtype), directions.T[None], zero[None])
-        tilted = CavityDensity(density, lift, zero[None], eye[None])
-        mean, factor, log_mass = fit(tilted, Frame(zero[None], eye[None]), SINGLE[r])
-        across = directions.T @ (factor[0] - eye) @ directions
-        return Tilted(directions.T @ mean[0], jnp.eye(d, dtype=directions.dtype) + across, log_mass[0])
+
+class Products(eqx.Module):
+    """Prediction × emission for j predictions."""
+
+    update: Propagated
+    p: StateSpaceModel
+    row: Row
+    u: Inputs
+    predicted: Predicted
+
+    def __call__(self, w: Float[Array, "j n r"]) -> Float[Array, "j n"]:
+        def one(mean, factor, w):
+            predicted = Predicted(mean, factor, self.predicted.t)
+            return self.update.log_product(self.p, self.row, self.u, predicted, w)
+
+        return jax.vmap(one)(self.predicted.mean, self.predicted.factor, w)
+
+
+def _product(density, directions: Float[Array, "r d"]) -> CavityDensity:
+    """N(0, I) × the density of one group, along its directions."""
+    r, d = directions.shape
+    eye, zero = jnp.eye(r, dtype=directions.dtype), jnp.zeros(r, directions.dtype)
+    lift = Lift(jnp.zeros(d, directions.dtype), directions.T[None], zero[None])
+    return CavityDensity(density, lift, zero[None], eye[None])
+
+
+def _lifted(directions: Float[Array, "r d"], mean: Array, factor: Array, log_mass: Array) -> Tilted:
+    """The law of z, from the one along the directions; across them it is as before."""
+    r, d = directions.shape
+    across = directions.T @ (factor - jnp.eye(r, dtype=factor.dtype)) @ directions
+    return Tilted(directions.T @ mean, jnp.eye(d, dtype=directions.dtype) + across, log_mass)

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.compensated_sums import Running
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 
 from .particles import Particles, backward_kernels, draw
-from .sums import Running
 from .weights import AbstractPairs, AbstractWeights, SampledPairs, SelfNormalised
 
 

@@ -5,14 +5,13 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from backstream.estimators.base import OfflineEstimator, differentiate
+from backstream.estimators.recursive.particles import Particles, backward_kernels, draw, log_backward, log_transition
+from backstream.estimators.recursive.score import RecursiveScore
+from backstream.estimators.recursive.sensitivity import Forward
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior
-
-from .base import OfflineEstimator, differentiate
-from .particles import Particles, backward_kernels, draw, log_backward, log_transition
-from .score import RecursiveScore
-from .sensitivity import Forward
 
 
 class ReverseScore(OfflineEstimator):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from backstream.estimators.base import OfflineEstimator, differentiate
 from backstream.families.backward import AffineKernel, backward_chain, filter_states
 from backstream.families.base import BackwardFamily
 from backstream.families.kalman import Kalman
@@ -22,13 +23,11 @@ from backstream.gaussian import LOG_2PI, inverse_root
 from backstream.models.base import Inputs
 from backstream.models.linear_gaussian import LinearGaussian
 
-from .base import OfflineEstimator, differentiate
-
 
 class Exact(OfflineEstimator):
     """The exact ELBO, and its exact gradient by automatic differentiation.
 
-    For p a `LinearGaussian` and q a family with affine kernels (`Kalman`, `Conjugate`, `Innovation`). `learn_model`
+    For p a `LinearGaussian` and q a family with affine kernels (`Kalman`, `Conjugate`). `learn_model`
     adds the gradient with respect to θ. `key` is not used.
 
     Missing observations are integrated out.

@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.compensated_sums import CompensatedSum
+from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
+from backstream.estimators.recursive.sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.gaussian import Frame
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 
-from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .regressors import AbstractRegressor, KernelRidge
-from .sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
-from .sums import CompensatedSum
 
 
 class RegressionCarry(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from backstream.estimators.base import flatten
 from backstream.families.base import BackwardFamily
 
-from .base import flatten
-from .reading import Columns, columns, read_arrays
+from .parameter_columns import Columns, columns, read_arrays
 from .sensitivity import Cotangents
 
 

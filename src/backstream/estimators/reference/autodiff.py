@@ -4,12 +4,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from backstream.estimators.base import OfflineEstimator, differentiate
+from backstream.estimators.recursive.particles import backward_kernels, draw, log_backward, log_transition
+from backstream.estimators.recursive.weights import SelfNormalised
 from backstream.families.backward import first_state
 from backstream.models.density import log_emission, log_prior
-
-from .base import OfflineEstimator, differentiate
-from .particles import backward_kernels, draw, log_backward, log_transition
-from .weights import SelfNormalised
 
 
 class AutodiffThroughWeights(OfflineEstimator):

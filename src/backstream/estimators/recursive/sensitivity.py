@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from backstream.estimators.base import flatten
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 
-from .base import flatten
-from .reading import Columns, add_columns, columns, read_arrays
+from .parameter_columns import Columns, add_columns, columns, read_arrays
 
 
 class Cotangents(NamedTuple):

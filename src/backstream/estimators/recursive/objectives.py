@@ -37,7 +37,7 @@ class Renewal(AbstractObjective):
 
     γ H_{t-1} + (1 − γ) log q_{t-1} stands in the place of H_{t-1}, with log q_{t-1} frozen, and γ G_{t-1} in that of
     G_{t-1}. γ = 0 is one-step filtering; γ = 1 is the paper's increments. The filter is trained directly, and bias
-    accumulates over 1/(1 − γ) steps instead of for ever.
+    accumulates over 1/(1 − γ) steps instead of without end.
     """
 
     gamma: float = eqx.field(static=True, default=0.8)

@@ -21,16 +21,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.compensated_sums import CompensatedSum
+from backstream.estimators.base import (
+    Estimate,
+    OnlineEstimate,
+    OnlineEstimator,
+    check_case,
+    flatten,
+    like,
+    require_amortised,
+)
 from backstream.families.backward import first_state
 from backstream.gaussian import LOG_2PI, Frame, Gaussian, cholesky, inverse, invert
 from backstream.models.density import log_emission, log_prior, log_transition
 
-from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like, require_amortised
-from .corrected import Quadratic
+from .moment_corrected import Quadratic
 from .objectives import AbstractObjective, Increment
-from .reading import columns, read_arrays
+from .parameter_columns import columns, read_arrays
 from .sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
-from .sums import CompensatedSum
 
 
 class Form(NamedTuple):

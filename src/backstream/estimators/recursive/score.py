@@ -29,18 +29,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.compensated_sums import Running
+from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
 
-from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .baselines import AbstractBaseline, LeaveOneOut
 from .functionals import AdditiveFunctional, vmap_rows
 from .objectives import AbstractObjective, Increment
 from .particles import Particles, backward_kernels, draw, log_backward, log_transition
 from .pullback import pull_back, pull_back_mean
 from .sensitivity import AbstractSensitivity, Cotangents, Forward
-from .sums import Running
 from .weights import AbstractWeights, SelfNormalised
 
 

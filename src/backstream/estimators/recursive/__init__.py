@@ -1,0 +1,1 @@
+"""The recursive estimators of the paper: samples, weights, sensitivities and scores."""

@@ -1,0 +1,1 @@
+"""What the recursive estimators are compared with."""

@@ -1,0 +1,218 @@
+"""The default family with several components: for posteriors with several modes."""
+
+import math
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from backstream.families.base import ScoringFamily
+from backstream.families.kernels import AffineKernel, Kernel
+from backstream.gaussian import Gaussian, scaled_cholesky
+from backstream.mixture import Mixture
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
+
+from .components import FINE, Pieces, cut
+from .laws import Row, state_moments
+from .plan import Plan, make_plan
+from .prediction import AffineLaw, backward_kernel, predict
+from .reduction import reduce
+from .updates import Predicted
+
+MOST_SIBLINGS = 6
+"""Pieces of one component that are left when those of all components are compared."""
+
+
+class MixtureKernel(Kernel):
+    """q_{t-1|t}, from j normal pieces of the prediction with an affine kernel each.
+
+    At x the j-th has a weight proportional to w_j N(x; m_j, P_j), with the moments of its prediction.
+    """
+
+    predicted: Pieces
+    law: AffineLaw
+    """With a leading axis of j."""
+
+    def at(self, before: Gaussian | Mixture, x: Float[Array, " d"]) -> Mixture:
+        predicted = Mixture(*self.predicted)
+        log_weight = predicted.log_weight + predicted.component_log_probs(x)
+        mean = self.law.mean + self.law.gain @ x
+        return Mixture(jax.nn.log_softmax(log_weight), mean, jax.vmap(scaled_cholesky)(self.law.cov))
+
+    def potential(self, x: Float[Array, " d"]) -> Gaussian:
+        raise TypeError("The kernel of a mixture is no normal potential: it can be sampled and evaluated, with `at`.")
+
+    def affine(self, before: Gaussian) -> AffineKernel:
+        raise TypeError("The kernel of a mixture is not affine: it can be sampled and evaluated, with `at`.")
+
+
+class MixtureState(NamedTuple):
+    """a_t: q_t, and the kernel q_{t-1|t}."""
+
+    t: Int[Array, ""]
+    """How many rows have been read."""
+    law: Mixture
+    kernel: MixtureKernel
+    log_score: Float[Array, ""]
+    """log p(y_t | y_{0:t-1}), a by-product of the update; 0 for a missing row."""
+    failed: Bool[Array, ""]
+    """Whether the row could not be read: it is not possible under the model, or nothing finite came of it."""
+
+
+class GuidedMixture(ScoringFamily):
+    """q_t is a mixture of normal laws, each of which reads the model at every row as `Guided` does.
+
+    A row: each component is cut where the transition bends over it; the pieces are moved; where the emission reads few
+    directions, a coarse grid shows whether prediction × emission has two modes, and cuts it between them; each piece
+    is read; and pieces that are alike are merged, until as many are left as there are components. The masses of the
+    pieces add up to the log score. Nothing is drawn.
+
+    λ is one number, the logarithm of a factor of the covariance of the model's noise, as for `Guided`.
+
+    >>> from backstream.models import Growth
+    >>> q = GuidedMixture.from_model(Growth(), jnp.array(0.0), components=4)
+    >>> state = q.update(Growth(), q.init(Growth(), jnp.array(0.0)), jnp.array([2.0]), jnp.array(0.0))
+    >>> len(q.marginal(state).weight)
+    4
+    """
+
+    affine: ClassVar[bool] = False
+    amortised: ClassVar[bool] = True
+    gaussian: ClassVar[bool] = False
+
+    plan: Plan = eqx.field(static=True)
+    log_inflation: Float[Array, ""]
+    components: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        if self.components < 1:
+            raise ValueError(f"components must be at least 1, not {self.components}.")
+
+    @classmethod
+    def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None, *, components: int = 4) -> "GuidedMixture":
+        """Args:
+        p: The model.
+        u: The inputs of the first row, where it has any.
+        dtype: The precision; JAX's default unless given.
+        components: How many normal laws q_t is made of.
+        """
+        dtype = jnp.result_type(float) if dtype is None else dtype
+        return cls(make_plan(p, u, dtype), jnp.zeros((), dtype), components)
+
+    @property
+    def state_dim(self) -> int:
+        return self.plan.state_dim
+
+    @property
+    def obs_dim(self) -> int:
+        return self.plan.obs_dim
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model is linear and Gaussian: q is then its smoothing law, and there is nothing to learn in λ."""
+        return self.plan.exact
+
+    def init(self, p, u=None):
+        dtype, d = self.log_inflation.dtype, self.plan.state_dim
+        prior = state_moments(prior_law(p, u), self.plan.prior_known, dtype)
+        weight = jnp.zeros(self.components, dtype).at[0].set(1.0)
+        one = prior.mean, scaled_cholesky(prior.dense())
+        law = Mixture.of(weight, *(jnp.broadcast_to(part, (self.components, *part.shape)) for part in one))
+        pieces = self._cut(law, jnp.zeros((self.components, d), dtype))
+        # There is no kernel before the second row, and nothing of this one is used.
+        return MixtureState(jnp.zeros((), int), law, self._unmoved(pieces), jnp.zeros((), dtype), jnp.asarray(False))
+
+    def marginal(self, state):
+        return state.law
+
+    def moments(self, state):
+        return state.law.moments()
+
+    def sample(self, state, *, key):
+        return state.law.sample(key=key)
+
+    def kernel(self, p, state):
+        return state.kernel
+
+    def log_score(self, state):
+        return jnp.where(state.failed, -jnp.inf, state.log_score)
+
+    def update(self, p, state, y, u=None):
+        row = Row.of(emission_law(p, state.law.mean[0], u), y, self.plan.fill.value)
+        kernel = jax.lax.cond(
+            state.t == 0,
+            lambda: self._unmoved(self._cut(state.law, jnp.zeros_like(state.law.mean))),
+            lambda: self._moved(p, state.law, u),
+        )
+        pieces = self._read(p, row, u, kernel.predicted, state.t)
+        log_mass = jax.nn.logsumexp(pieces.log_weight)
+        failed = ~jnp.isfinite(log_mass)
+        # Where no piece could be read the prediction stays.
+        unread = jnp.repeat(kernel.predicted.log_weight, len(pieces.log_weight) // len(kernel.predicted.log_weight))
+        law = self._merged(pieces._replace(log_weight=jnp.where(failed, unread, pieces.log_weight)))
+        score = jnp.where(failed | ~row.seen.any(), 0.0, log_mass)
+        # Nothing later depends on the kernel, and what reads it does not differentiate it.
+        return MixtureState(state.t + 1, law, jax.lax.stop_gradient(kernel), score, failed)
+
+    def _cut(self, law: Mixture, bend: Float[Array, "k d"]) -> Pieces:
+        """Components in narrower pieces, where the transition is not affine."""
+        if self.plan.transition.affine:
+            return Pieces(law.log_weight, law.mean, law.factor)
+
+        def one(log_weight, mean, factor, bend) -> Pieces:
+            log_share, piece = cut(mean, factor, bend, FINE)
+            return Pieces(log_weight + log_share, *jax.vmap(piece)(jnp.arange(FINE.pieces)))
+
+        pieces = jax.vmap(one)(law.log_weight, law.mean, law.factor, bend)
+        return Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in pieces))
+
+    def _unmoved(self, pieces: Pieces) -> MixtureKernel:
+        """Before the first row no time passes. The kernel is there for its shape."""
+        cov = pieces.factor @ jnp.swapaxes(pieces.factor, 1, 2)
+        return MixtureKernel(pieces, AffineLaw(pieces.mean, jnp.zeros_like(cov), cov))
+
+    def _moved(self, p: StateSpaceModel, law: Mixture, u: Inputs) -> MixtureKernel:
+        """Cut, and moved by the transition."""
+        inflation = jnp.exp(self.log_inflation)
+
+        def move(mean, factor):
+            found = predict(p, self.plan.transition, mean, factor, u, inflation)
+            return found, backward_kernel(mean, factor, found)
+
+        bend = jnp.zeros_like(law.mean)
+        if not self.plan.transition.affine:
+            bend = jax.vmap(lambda mean, factor: move(mean, factor)[0].bend)(law.mean, law.factor)
+        pieces = self._cut(law, jax.lax.stop_gradient(bend))
+        found, back = jax.vmap(move)(pieces.mean, pieces.factor)
+        return MixtureKernel(Pieces(pieces.log_weight, found.mean, found.factor), back)
+
+    def _read(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Pieces, t: Array) -> Pieces:
+        """Prediction × emission, with the masses in the weights: none for pieces of which nothing could be computed."""
+        tilted = self.plan.update.pieces(p, row, u, Predicted(predicted.mean, predicted.factor, t))
+        count, d = tilted.log_mass.shape[1], self.plan.state_dim
+        good = jnp.isfinite(tilted.log_mass)
+        good = good & jnp.isfinite(tilted.mean).all(2) & jnp.isfinite(tilted.factor).all((2, 3))
+        eye = jnp.eye(d, dtype=predicted.mean.dtype)
+        mean = jnp.where(good[..., None], tilted.mean, 0.0)
+        factor = jnp.where(good[..., None, None], tilted.factor, eye)
+        log_mass = jnp.where(good, tilted.log_mass, -jnp.inf)
+        # A row that is missing says nothing: the prediction is not cut either.
+        unseen = ~row.seen.any()
+        mean, factor = jnp.where(unseen, 0.0, mean), jnp.where(unseen, eye, factor)
+        log_mass = jnp.where(unseen, -math.log(count), log_mass)
+        pieces = Pieces(
+            predicted.log_weight[:, None] + log_mass,
+            predicted.mean[:, None] + jnp.einsum("jab,jmb->jma", predicted.factor, mean),
+            predicted.factor[:, None] @ factor,
+        )
+        return Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in pieces))
+
+    def _merged(self, pieces: Pieces) -> Mixture:
+        """First among the pieces of the same component, which is cheap, then among all."""
+        siblings = Pieces(*(leaf.reshape(self.components, -1, *leaf.shape[1:]) for leaf in pieces))
+        siblings = jax.vmap(lambda own: reduce(own, MOST_SIBLINGS))(siblings)
+        found = reduce(Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in siblings)), self.components)
+        covs = found.factor @ jnp.swapaxes(found.factor, 1, 2)
+        return Mixture.of(jax.nn.softmax(found.log_weight), found.mean, jax.vmap(scaled_cholesky)(covs))
