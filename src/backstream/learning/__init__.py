@@ -1,14 +1,16 @@
 """Learning: λ and θ move here, and only here."""
 
 from .averaging import Averaging
-from .defaults import Settings, build, default_learner
-from .fleet import Fleet, FleetSettings
 from .monitor import Monitor, Report
+from .multistream.fleet import Fleet, FleetSettings
+from .multistream.panel import Panel, PanelState
 from .offline import Fit, fit, fit_within_epochs
 from .online import Info, LearnerState, OnlineLearner
-from .panel import Panel, PanelState
 from .per_step import PerStepLearner
-from .watched import WatchedLearner, WatchedState
+from .presets import Settings, build, default_learner
+from .steps import Settling
+from .theta import Parameter, current_parameters
+from .watched_learner import WatchedLearner, WatchedState
 
 __all__ = [
     "Averaging",
@@ -21,12 +23,15 @@ __all__ = [
     "OnlineLearner",
     "Panel",
     "PanelState",
+    "Parameter",
     "PerStepLearner",
     "Report",
     "Settings",
+    "Settling",
     "WatchedLearner",
     "WatchedState",
     "build",
+    "current_parameters",
     "default_learner",
     "fit",
     "fit_within_epochs",

@@ -17,6 +17,7 @@ from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
 from .online import Info, LearnerState, OnlineLearner
+from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
@@ -44,6 +45,8 @@ class Report(NamedTuple):
     stream: str | None = None
     """Where there are many: the name of the one that was looked at, after so many rows of the source in all."""
     row: int | None = None
+    parameters: dict[str, Parameter] | None = None
+    """θ by the names of the model's fields, where it is learned."""
 
 
 class Monitor(eqx.Module):
@@ -125,7 +128,8 @@ class Monitor(eqx.Module):
             ess,
             float(np.median(infos.gradient_norm)),
             refused,
-            tuple(warnings),
+            tuple(warnings + parameter_warnings(learner, state, self.window)),
+            parameters=current_parameters(learner, state),
         )
         return watch.next(_copy(state.result_state()), reached), report
 

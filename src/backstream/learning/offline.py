@@ -10,8 +10,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Integer
 
+from backstream._jax.compiling import compiled
 from backstream.estimators.base import OfflineEstimator
-from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_inputs, check_observations

@@ -9,15 +9,18 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.branching import branch
+from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
-from backstream.estimators.branching import branch
-from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_inputs, check_model, check_observations
 
 from .averaging import Averaging
 from .parameters import ModelParameters
+from .predictive import Predictive, predictive_scores
+from .steps import Settling
+from .unlearned import Unlearned
 
 
 class LearnerState(NamedTuple):
@@ -39,7 +42,7 @@ class LearnerState(NamedTuple):
     """The estimator's."""
     filtered: PyTree
     """a_t under the averaged λ, with the model at the averaged θ."""
-    unlearned: "Unlearned | None"
+    unlearned: Unlearned | None
     """The same family as it was before it learned, for families that score themselves; None for others."""
     refused: Array
     """How many observations have been refused, and how many of them just now, in a row."""
@@ -57,35 +60,15 @@ class LearnerState(NamedTuple):
         return self.filtered if self.unlearned is None else self.unlearned.choose(self.filtered, self.unlearned.state)
 
 
-class Unlearned(NamedTuple):
-    """The family that a learner started from, which reads the same rows."""
-
-    q: ScoringFamily
-    state: PyTree
-    """a_t under its λ."""
-    advantage: Array
-    """By how much the learned family's log score is better, in nats per row: a running mean over the latest HORIZON."""
-
-    def choose(self, learned: PyTree, unlearned: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda a, b: jnp.where(self.advantage > 0, a, b) if eqx.is_array(a) else a, learned, unlearned
-        )
-
-    def next(self, t: Array, state: PyTree, learned_score: Array) -> "Unlearned":
-        """After one more row."""
-        gain = learned_score - self.q.log_score(state)
-        weight = jnp.maximum(1 / (t + 1.0), 1 / HORIZON).astype(self.advantage.dtype)
-        advantage = self.advantage + jnp.where(jnp.isfinite(gain), weight * (gain - self.advantage), 0.0)
-        return Unlearned(self.q, state, advantage)
-
-
-HORIZON = 1000
+PREDICTIVE_DRAWS = 2**31
+"""Folded into the key of a row for the draws of its prediction."""
 
 
 class Info(NamedTuple):
     """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the
     result; `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the
-    family has none; `refused` says that the update was not finite and was not made."""
+    family has none; `pit` and `residual` compare the row with draws of that prediction, see `predictive`; `refused`
+    says that the update was not finite and was not made."""
 
     t: Array
     elbo: Array
@@ -96,17 +79,21 @@ class Info(NamedTuple):
     mean: Float[Array, " d"]
     std: Float[Array, " d"]
     log_score: Array
+    pit: Float[Array, " dy"]
+    residual: Float[Array, " dy"]
 
 
 class OnlineLearner(eqx.Module):
     """λ_{t+1} = λ_t + γ · (direction of the estimator's objective), through an optax transformation.
 
     `optimiser` descends, as optax does; it is fed minus the increment. `model_optimiser`, if given, makes θ move too
-    (the estimator must then have `learn_model`), except what `free` leaves out. `averaging` makes the result. `block`
-    is the number of observations that one compiled call takes at most; results do not depend on it.
+    (the estimator must then have `learn_model`), except what `free` leaves out: a further transformation,
+    or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others.
+    `block` is the number of observations that one compiled call takes at most; results do not depend on it.
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
-    refusals in a row the recursion starts anew from the next observation, with the λ it has.
+    refusals in a row the recursion starts anew from the next observation, with the λ it has. `num_draws` are taken of
+    the prediction of each row, for its PIT values and residuals; with none there are no such scores.
 
         learner = OnlineLearner(model, estimator, optax.adam(1e-3))
         state, info = learner.init(q, ys[0], key=key)
@@ -117,11 +104,12 @@ class OnlineLearner(eqx.Module):
     model: StateSpaceModel
     estimator: OnlineEstimator
     optimiser: optax.GradientTransformation = eqx.field(static=True)
-    model_optimiser: optax.GradientTransformation | None = eqx.field(static=True, default=None)
+    model_optimiser: optax.GradientTransformation | Settling | None = eqx.field(static=True, default=None)
     free: PyTree = None
     averaging: Averaging = Averaging()
     block: int = eqx.field(static=True, default=256)
     patience: int = eqx.field(static=True, default=10)
+    num_draws: int = eqx.field(static=True, default=32)
 
     def __check_init__(self):
         if self.block < 1:
@@ -138,7 +126,8 @@ class OnlineLearner(eqx.Module):
     def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
         """Reads the first observation."""
         inputs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], u)
-        return _first(self, q, _observed(self.model, q, np.asarray(y)[None], inputs)[0], u, key)
+        _observed(self.model, q, np.asarray(y)[None], inputs)
+        return self.step(_blank(self, q, u, key), y, u)
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
@@ -180,9 +169,10 @@ class OnlineLearner(eqx.Module):
             *(self.estimator, p, state.q, state.carry, y, u, key),
         )
         fixed = self.estimator.fixed_filter(carry)
-        if fixed is not None:
-            return carry, estimate, Filters(fixed, None)
         p = self.current_model(state)
+        predicted = self._predicted(p, state, y, u)
+        if fixed is not None:
+            return carry, estimate, Filters(fixed, None, predicted)
 
         def advance(q, filtered):
             before = branch(
@@ -195,7 +185,12 @@ class OnlineLearner(eqx.Module):
 
         unlearned = state.unlearned
         beside = None if unlearned is None else advance(unlearned.q, unlearned.state)
-        return carry, estimate, Filters(advance(state.average, state.filtered), beside)
+        return carry, estimate, Filters(advance(state.average, state.filtered), beside, predicted)
+
+    def _predicted(self, p: StateSpaceModel, state: LearnerState, y: Array, u: Any) -> Predictive:
+        """How the row compares with what the result predicted of it."""
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), PREDICTIVE_DRAWS)
+        return predictive_scores(p, state.result(), state.result_state(), state.t == 0, y, u, self.num_draws, key=key)
 
     def _ascend(self, state, carry, estimate: OnlineEstimate, filters: "Filters") -> tuple[LearnerState, Info]:
         moved, finite = self._move(state, estimate.increment)
@@ -203,8 +198,11 @@ class OnlineLearner(eqx.Module):
         settled, info = self._settle(state, carry, estimate, filters, finite)
         return settled._replace(**self._averaged(state, moved, finite)), info
 
-    def _move(self, state: LearnerState, increment: Estimate, length: Array | float = 1.0) -> tuple["Moved", Array]:
-        """λ and θ one step further along an increment, `length` times as far, and whether they are finite."""
+    def _move(
+        self, state: LearnerState, increment: Estimate, length: Array | float = 1.0, rows: Array | float = 1.0
+    ) -> tuple["Moved", Array]:
+        """λ and θ one step further along an increment, the mean of those of `rows` rows, `length` times as far, and
+        whether they are finite."""
 
         def apply(values, updates):
             longer = jax.tree.map(lambda leaf: jnp.asarray(length, leaf.dtype) * leaf, updates)
@@ -214,11 +212,13 @@ class OnlineLearner(eqx.Module):
         updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
         lam, theta, model_optimiser = apply(lam, updates), state.theta, state.model_optimiser
         if self.model_optimiser is not None:
-            gradient = self._parameters().pull(theta, increment.model_gradient)
-            updates, model_optimiser = self.model_optimiser.update(
-                jax.tree.map(jnp.negative, gradient), model_optimiser, theta
-            )
-            theta = apply(theta, updates)
+            gradient = jax.tree.map(jnp.negative, self._parameters().pull(theta, increment.model_gradient))
+            if isinstance(self.model_optimiser, Settling):
+                updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta, rows)
+                theta = optax.apply_updates(theta, updates)
+            else:
+                updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta)
+                theta = apply(theta, updates)
         return Moved(lam, theta, optimiser, model_optimiser), _all_finite((lam, theta))
 
     def _averaged(self, state: LearnerState, moved: "Moved", accepted: Array) -> dict[str, PyTree]:
@@ -229,6 +229,8 @@ class OnlineLearner(eqx.Module):
         average, theta_average = self.averaging.update(
             eqx.filter((state.average, state.theta_average), eqx.is_inexact_array), (kept.lam, kept.theta), state.t
         )
+        if isinstance(self.model_optimiser, Settling):
+            theta_average = self.model_optimiser.estimate(kept.model_optimiser, kept.theta)
         return {
             "q": eqx.combine(kept.lam, static),
             "average": eqx.combine(average, static),
@@ -261,6 +263,7 @@ class OnlineLearner(eqx.Module):
             mean,
             jnp.sqrt(jnp.diag(cov)),
             jnp.where(finite, reported, jnp.nan),
+            *filters.predicted,
         )
         state = state._replace(
             t=state.t + 1,
@@ -274,10 +277,12 @@ class OnlineLearner(eqx.Module):
 
 
 class Filters(NamedTuple):
-    """a_t under the averaged λ, and under the λ before anything was learned, where that is kept."""
+    """a_t under the averaged λ, and under the λ before anything was learned, where that is kept; and how the row
+    compares with its prediction."""
 
     learned: PyTree
     unlearned: PyTree
+    predicted: Predictive
 
 
 class Moved(NamedTuple):
@@ -296,7 +301,7 @@ def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> 
     if lengths - {len(ys)}:
         raise ValueError(f"There are {len(ys)} rows of observations, but {max(lengths)} of inputs.")
     if not len(ys):
-        return state, jax.tree.map(np.asarray, blank_infos(0, state.q.state_dim, _dtype(state.q)))
+        return state, jax.tree.map(np.asarray, blank_infos(0, state.q, dtype_of(state.q)))
     observed, block, collected = _observed(learner.model, state.q, ys, inputs, int(state.t)), learner.block, []
     for start in range(0, len(observed), block):
         rows = slice(start, start + block)
@@ -319,18 +324,18 @@ def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Any, first
     return observed
 
 
-@eqx.filter_jit
-def _first(learner: OnlineLearner, q, y, u, key):
+def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -> LearnerState:
+    """The state before any row, under jit. Carry and filters are zeros: the first row makes them."""
     theta = model_optimiser = None
     if learner.model_optimiser is not None:
         theta = learner._parameters().unconstrained()
         model_optimiser = learner.model_optimiser.init(theta)
-    p = learner._model(theta)
-    carry, estimate = learner.estimator.init(p, q, y, u, key=jax.random.fold_in(key, 0))
-    zero = jnp.zeros((), jnp.uint32)
-    filtered, unlearned = _filtered(p, q, q.init(p, u), y, u), None
+    p, y = learner._model(theta), jnp.full(q.obs_dim, jnp.nan, dtype_of(q))
+    carry, estimate = eqx.filter_eval_shape(lambda: learner.estimator.init(p, q, y, u, key=key))
+    filtered, unlearned = _zeros(eqx.filter_eval_shape(lambda: q.init(p, u)), key), None
     if isinstance(q, ScoringFamily) and learner.estimator.learns_family:
-        unlearned = Unlearned(q, filtered, jnp.zeros_like(estimate.increment.elbo))
+        unlearned = Unlearned(q, filtered, jnp.zeros((), estimate.increment.elbo.dtype))
+    zero = jnp.zeros((), jnp.uint32)
     state = LearnerState(
         zero,
         key,
@@ -340,16 +345,34 @@ def _first(learner: OnlineLearner, q, y, u, key):
         theta,
         learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
         model_optimiser,
-        carry,
+        _zeros(carry, key),
         filtered,
         unlearned,
         zero,
         zero,
     )
-    filters = Filters(filtered, None if unlearned is None else filtered)
-    state, info = learner._ascend(state, carry, estimate, filters)
     # Weakly typed leaves would become strong in the first block, and the second would be compiled anew.
-    return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if eqx.is_array(leaf) else leaf, state), info
+    return jax.tree.map(_strongly_typed, state)
+
+
+def _strongly_typed(leaf: Any) -> Any:
+    is_number = eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.lax.convert_element_type(leaf, leaf.dtype) if is_number else leaf
+
+
+def _zeros(shapes: PyTree, key: Array) -> PyTree:
+    """Arrays of the given shapes; keys, which have no zero, are copies of one."""
+
+    def one(leaf):
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jnp.broadcast_to(key, leaf.shape) if is_key else jnp.zeros(leaf.shape, leaf.dtype)
+
+    return jax.tree.map(one, shapes)
+
+
+_blank = eqx.filter_jit(blank_state)
 
 
 @compiled(donate=1)
@@ -364,15 +387,15 @@ def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
         infos = jax.tree.map(lambda buffer, leaf: buffer.at[k].set(leaf), infos, info)
         return eqx.filter(state, eqx.is_array), infos
 
-    arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, blank_infos(len(ys), state.q.state_dim, ys.dtype)))
+    arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, blank_infos(len(ys), state.q, ys.dtype)))
     return eqx.combine(arrays, static), infos
 
 
-def blank_infos(length: int, dim: int, dtype) -> Info:
+def blank_infos(length: int, q: BackwardFamily, dtype) -> Info:
     """Room for what a block of observations tells: known beforehand, so that nothing is traced twice."""
-    number, vector = jnp.zeros(length, dtype), jnp.zeros((length, dim), dtype)
+    number, state, row = (jnp.zeros(shape, dtype) for shape in (length, (length, q.state_dim), (length, q.obs_dim)))
     t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)
-    return Info(t, number, number, number, number, refused, vector, vector, number)
+    return Info(t, number, number, number, number, refused, state, state, number, row, row)
 
 
 def _filtered(p: StateSpaceModel, q: BackwardFamily, before: PyTree, y: Array, u: Any) -> PyTree:
@@ -390,10 +413,10 @@ def _all_finite(tree: PyTree) -> Array:
 def _like(q: BackwardFamily, y: Array | np.ndarray) -> np.ndarray:
     """Observations in the precision of λ."""
     with np.errstate(over="ignore"):
-        return np.asarray(y, _dtype(q))
+        return np.asarray(y, dtype_of(q))
 
 
-def _dtype(q: BackwardFamily) -> np.dtype:
+def dtype_of(q: BackwardFamily) -> np.dtype:
     return next(leaf.dtype for leaf in jax.tree.leaves(q) if eqx.is_inexact_array(leaf))
 
 

@@ -1,9 +1,15 @@
 """θ as the optimiser sees it: unconstrained, and only what is to be learned."""
 
+import dataclasses
+import math
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
 from numpyro.distributions import biject_to, constraints
 
 from backstream.models.base import StateSpaceModel
@@ -39,6 +45,21 @@ class ModelParameters(eqx.Module):
         _, vjp = jax.vjp(lambda r: eqx.filter(self.model(r), eqx.is_inexact_array), raw)
         return vjp(gradient)[0]
 
+    def names(self) -> tuple[str, ...]:
+        """One for each number that is learned, in the order of `ravel_pytree`: phi, A[0,1], flow.layers[0].bias[2]."""
+        leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(self.template, self.free))
+        return tuple(name for path, leaf in leaves for name in _numbered(_named(path), leaf.shape))
+
+    def values(self, raw: PyTree) -> Float[Array, " p"]:
+        """What is learned as one vector, in the model's own terms."""
+        return ravel_pytree(eqx.filter(self.model(raw), self.free))[0]
+
+    def errors(self, raw: PyTree, covariance: Float[Array, "p p"]) -> Float[Array, " p"]:
+        """Standard errors of `values`, from the covariance of the unconstrained parameters: the delta method."""
+        vector, restore = ravel_pytree(raw)
+        slope = jax.jacfwd(lambda vector: self.values(restore(vector)))(vector)
+        return jnp.sqrt(jnp.einsum("ij,jk,ik->i", slope, covariance, slope))
+
     def _map(self, model, apply):
         for name, constraint in type(model).constraints.items():
             value = getattr(model, name)
@@ -59,3 +80,60 @@ class _PositiveFactor:
 
     def inv(self, factor: Array) -> Array:
         return jnp.tril(factor, -1) + jnp.diag(jnp.log(jnp.diag(factor)))
+
+
+def free_parameters(p: StateSpaceModel, names: Sequence[str] = ()) -> PyTree:
+    """The filter for `ModelParameters` that lets the named fields move: all arrays without any names.
+
+    A name is that of a field, or of a part of one: "flow", "flow.bias". Raises ValueError for what cannot be learned.
+    """
+    everything = jax.tree.map(eqx.is_inexact_array, p)
+    if not names:
+        if not any(jax.tree.leaves(everything)):
+            raise ValueError(f"{type(p).__name__} has no array of numbers as a field: there is nothing to learn in it.")
+        return everything
+    free = jax.tree.map(lambda _: False, p)
+    for name in names:
+        _check_learnable(p, name)
+        free = eqx.tree_at(lambda tree, name=name: _part(tree, name), free, _part(everything, name))
+    return free
+
+
+def _check_learnable(p: StateSpaceModel, name: str) -> None:
+    model = type(p).__name__
+    try:
+        value = _part(p, name)
+    except AttributeError:
+        known = ", ".join(field.name for field in dataclasses.fields(p) if _learnable(getattr(p, field.name)))
+        raise ValueError(f"{model} has no parameter {name!r}. It has {known or 'none that can be learned'}.") from None
+    if isinstance(value, bool | int | float):
+        kind = type(value).__name__
+        raise ValueError(
+            f"{name} of {model} is a Python {kind}, which stays as it is: to have it learned, make it an array, "
+            f"jnp.array({float(value)})."
+        )
+    if eqx.is_array(value) and not eqx.is_inexact_array(value):
+        raise ValueError(f"{name} of {model} holds {value.dtype} numbers: only floating-point numbers can be learned.")
+    if not _learnable(value):
+        raise ValueError(f"{name} of {model} holds no numbers that could be learned.")
+
+
+def _part(tree: PyTree, name: str) -> PyTree:
+    for part in name.split("."):
+        tree = getattr(tree, part)
+    return tree
+
+
+def _learnable(value: PyTree) -> bool:
+    return any(leaf.size for leaf in jax.tree.leaves(eqx.filter(value, eqx.is_inexact_array)))
+
+
+def _named(path: Sequence) -> str:
+    """A path as it is written in Python."""
+    return jax.tree_util.keystr(tuple(path)).lstrip(".")
+
+
+def _numbered(name: str, shape: tuple[int, ...]) -> list[str]:
+    if math.prod(shape) == 1:
+        return [name]
+    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from backstream._jax.compiling import compiled
 from backstream.estimators.base import OnlineEstimator
-from backstream.estimators.compiling import compiled
 from backstream.families.per_step import PerStep
 from backstream.models.base import StateSpaceModel, prior_law, transition_law
 from backstream.models.density import check_inputs, check_observations

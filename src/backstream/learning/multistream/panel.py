@@ -19,14 +19,14 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
+from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate
-from backstream.estimators.compiling import compiled
 from backstream.families.base import BackwardFamily
+from backstream.learning.online import Info, LearnerState, OnlineLearner, _all_finite, _like, blank_infos, blank_state
 from backstream.models.density import check_inputs, check_model, check_observations
 
-from .layout import Layout
-from .mesh import PARTICLES, STREAMS, by_shard, check_mesh, deal, told
-from .online import Info, LearnerState, OnlineLearner, _all_finite, _first, _like, blank_infos
+from .sharding import PARTICLES, STREAMS, by_shard, check_mesh, deal, gathered
+from .tick_layout import Layout
 
 LENGTHENING = 64
 """Rows up to which a tick of n takes a step √n times as long."""
@@ -149,10 +149,10 @@ class Panel(eqx.Module):
             rows = slice(start, start + layout.count)
             laid = jax.tree.map(layout.lay, jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], (ys, inputs)))
             state, infos = self._through(state, layout, deal((layout.index, *laid, layout.offsets), self.mesh))
-            collected.append(told(infos, layout, self.mesh))
+            collected.append(gathered(infos, layout, self.mesh))
             start += layout.count
         if not collected:
-            collected = [jax.tree.map(np.asarray, blank_infos(0, self.q.state_dim, ys.dtype))]
+            collected = [jax.tree.map(np.asarray, blank_infos(0, self.q, ys.dtype))]
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
 
     def _through(self, state: PanelState, layout: Layout, rows: PyTree) -> tuple[PanelState, Info]:
@@ -235,24 +235,7 @@ def _here(leaf: Any) -> Any:
 # ---- compiled --------------------------------------------------------------------------------------------------------
 def _build(panel: Panel, shards: int, local: int) -> PanelState:
     learner, q = panel.learner, panel.q
-    y = jnp.zeros(q.obs_dim, jax.tree.leaves(eqx.filter(q, eqx.is_inexact_array))[0].dtype)
-    shapes, _ = eqx.filter_eval_shape(_first.__wrapped__, learner, q, y, panel.u, panel.key)
-    arrays, static = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    blank = eqx.combine(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrays._replace(key=None)), static)
-    theta = model_optimiser = None
-    if learner.model_optimiser is not None:
-        theta = learner._parameters().unconstrained()
-        model_optimiser = learner.model_optimiser.init(theta)
-    started = blank._replace(
-        key=jax.random.key_data(panel.key),
-        q=q,
-        average=q,
-        theta=theta,
-        theta_average=theta,
-        optimiser=learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
-        model_optimiser=model_optimiser,
-        unlearned=None if blank.unlearned is None else blank.unlearned._replace(q=q),
-    )
+    started = blank_state(learner, q, panel.u, panel.key)._replace(key=jax.random.key_data(panel.key))
     row, common = started, None
     if panel.common:
         row = started._replace(**dict.fromkeys(COMMON))
@@ -382,7 +365,7 @@ class _Shard:
         self.static = eqx.filter(slots, eqx.is_array, inverse=True)
 
     def run(self, state: PanelState, ticks: Array) -> tuple[PanelState, Info]:
-        blank = blank_infos(self.index.size, self.panel.q.state_dim, self.ys.dtype)
+        blank = blank_infos(self.index.size, self.panel.q, self.ys.dtype)
         infos = jax.tree.map(lambda leaf: leaf.reshape(*self.index.shape, *leaf.shape[1:]), blank)
         static = eqx.filter(state.common, eqx.is_array, inverse=True)
 
@@ -442,7 +425,8 @@ class _Shard:
     def _move(self, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
         """λ and θ after a tick: along the mean gradient of those that had a row in it."""
         mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
-        moved, finite = self.learner._move(common, mean, jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float)))
+        length = jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float))
+        moved, finite = self.learner._move(common, mean, length, jnp.maximum(count, 1))
         counted = count > 0
         after = common._replace(
             **self.learner._averaged(common, moved, finite),

@@ -11,8 +11,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from .monitor import Monitor, Report, Watch
-from .online import Info, blank_infos
+from backstream.learning.monitor import Monitor, Report, Watch
+from backstream.learning.online import Info, blank_infos
+
 from .panel import Panel, PanelState
 
 LEAST_CAPACITY = 8
@@ -248,7 +249,7 @@ class Fleet:
         dtype = jax.tree.leaves(eqx.filter(self.panel.q, eqx.is_inexact_array))[0].dtype
         inputs = jax.tree.map(lambda leaf: np.zeros((length, *np.shape(leaf)), dtype), self.panel.u)
         ys = np.zeros((length, self.panel.q.obs_dim), dtype)
-        infos = jax.tree.map(np.array, blank_infos(length, self.panel.q.state_dim, dtype))
+        infos = jax.tree.map(np.array, blank_infos(length, self.panel.q, dtype))
         return Watch.begin(anchor), (ys, inputs, infos)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from backstream.families.base import BackwardFamily
 
 from .monitor import Monitor, Report, Watch
-from .online import Info, LearnerState, OnlineLearner
+from .online import Info, LearnerState, OnlineLearner, blank_infos, blank_state, dtype_of
 
 
 class WatchedState(NamedTuple):
@@ -40,20 +40,22 @@ class WatchedLearner(eqx.Module):
         self, q: BackwardFamily, ys: Array | np.ndarray, inputs: Any = None, *, key: Array
     ) -> tuple[WatchedState, Info]:
         """The first observation, as a sequence of one."""
-        state, watch, info = self._first(q, ys, inputs, key)
+        y, u = jax.tree.map(lambda leaf: leaf[0], (ys, inputs))
+        state, info = self.learner.init(q, y, u, key=key)
+        watch = self.monitor.begin(state)
         window = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._window(ys, inputs, info))
         return WatchedState(state, watch, window), jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)
 
     def blank(self, q: BackwardFamily, ys: Array | np.ndarray, inputs: Any = None, *, key: Array) -> WatchedState:
         """The structure and the shapes of what `begin` returns, with nothing computed: what a checkpoint is read
         into."""
-        state, watch, info = eqx.filter_eval_shape(lambda: self._first(q, ys, inputs, key))
-        return WatchedState(state, watch, self._window(ys, inputs, info))
 
-    def _first(self, q, ys, inputs, key) -> tuple[LearnerState, Watch, Info]:
-        y, u = jax.tree.map(lambda leaf: leaf[0], (ys, inputs))
-        state, info = self.learner.init(q, y, u, key=key)
-        return state, self.monitor.begin(state), info
+        def begun():
+            state = blank_state(self.learner, q, jax.tree.map(lambda leaf: leaf[0], inputs), key)
+            return state, self.monitor.begin(state), jax.tree.map(lambda leaf: leaf[0], blank_infos(1, q, dtype_of(q)))
+
+        state, watch, info = eqx.filter_eval_shape(begun)
+        return WatchedState(state, watch, self._window(ys, inputs, info))
 
     def _window(self, ys, inputs, info) -> Any:
         row = *jax.tree.map(lambda leaf: leaf[0], (ys, inputs)), info

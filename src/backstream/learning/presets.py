@@ -9,19 +9,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from backstream.estimators import FixedLag, Forward, LogScore, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
-from backstream.families import BackwardFamily, Conjugate, Guided, Recurrent
+from backstream.families import BackwardFamily, Conjugate, Guided, GuidedMixture, Recurrent, ScoringFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_model
 
+from .averaging import Averaging
 from .monitor import Monitor
 from .online import OnlineLearner
-from .watched import WatchedLearner
+from .parameters import free_parameters
+from .steps import WATCH_BLOCK, Settling
+from .watched_learner import WatchedLearner
 
 RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
-LEAST = {"lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
+MODEL_RATE = 1e-2
+LEAST = {"components": 1, "lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
 MOST_SCORED = 64
 """Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
 
@@ -38,6 +42,8 @@ class Settings:
     all that they know from the stream."""
     learn: bool = True
     """Whether the posterior learns. A guided one is good before it has: without learning a row costs microseconds."""
+    components: int = 1
+    """How many normal laws a guided posterior is made of: more than one where it may have several modes."""
     method: Method | None = None
     """Where the gradient comes from: the log score of each row, trajectories over a window, or the paper's recursion.
     By default the log score for a guided posterior (a window where the model has many parameters to learn), the window
@@ -53,14 +59,23 @@ class Settings:
     rate: float | None = None
     """The step size of Adam, which falls to a tenth over the first 270 000 observations. By default 1e-2 for the log
     score, 3e-3 for the window, 1e-3 for the recursion."""
+    horizon: int | None = None
+    """Rows after which λ forgets: its rate is then constant, and its average over so many rows. By default the rate
+    falls, and the average is over 4 000 rows in the end."""
     width: int = 64
     """Hidden units of the network of a conjugate or recurrent family."""
     seed: int = 0
     """Of the family's start and of every draw."""
     learn_model: bool = False
-    """Whether θ is learned too."""
-    model_rate: float = 1e-2
-    """The step size of Adam for θ."""
+    """Whether θ is learned too: every array of the model."""
+    learn_parameters: tuple[str, ...] = ()
+    """Which fields of the model are learned, by name; those alone. Then `learn_model` need not be set."""
+    model_rate: float | None = None
+    """The step size of Adam for θ. By default, with the log score, steps that need none (`Settling`); 1e-2 with the
+    window and the recursion."""
+    model_horizon: int | None = None
+    """Rows after which θ forgets, to follow parameters that change. By default it forgets nothing as long as the rows
+    agree with what was learned."""
     monitor_every: int = 500
     """How many observations the monitor looks at each time."""
 
@@ -74,8 +89,11 @@ class Settings:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
         if self.method == "log-score" and self.family != "guided":
             raise ValueError(f"The family {self.family!r} has no log score: choose the method 'window' or 'recursion'.")
-        if not self.learn and (self.learn_model or self.family != "guided"):
-            what = "the model" if self.learn_model else f"a {self.family} posterior"
+        if self.components > 1 and (self.family != "guided" or self.method not in (None, "log-score")):
+            what = f"the family {self.family!r}" if self.family != "guided" else f"the method {self.method!r}"
+            raise ValueError(f"Several components are for the family 'guided' and its log score, not for {what}.")
+        if not self.learn and (self.learns_model or self.family != "guided"):
+            what = "the model" if self.learns_model else f"a {self.family} posterior"
             raise ValueError(f"Without learning there is nothing that could find {what}: leave learn at True.")
         if self.seed >= 2**31:
             raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
@@ -85,42 +103,74 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a positive number, not {value}.")
+        for name, least in (("horizon", 1), ("model_horizon", WATCH_BLOCK)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least} rows, not {value}.")
+        if self.model_horizon is not None and self.model_rate is not None:
+            raise ValueError("model_rate is for Adam, model_horizon for steps without a rate: set one of them.")
+
+    @property
+    def learns_model(self) -> bool:
+        return self.learn_model or bool(self.learn_parameters)
 
     def method_for(self, p: StateSpaceModel) -> Method:
         if self.method is not None:
             return self.method
         if self.family != "guided":
             return "window"
-        size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(p, eqx.is_inexact_array)))
-        return "window" if self.learn_model and size > MOST_SCORED else "log-score"
+        if not self.learns_model or self.components > 1:
+            return "log-score"
+        moving = eqx.filter(p, free_parameters(p, self.learn_parameters))
+        return "window" if sum(leaf.size for leaf in jax.tree.leaves(moving)) > MOST_SCORED else "log-score"
 
 
 def default_learner(p: StateSpaceModel, settings: Settings | None = None, *, exact: bool = False) -> OnlineLearner:
-    """Adam with clipped gradients and averaged iterates, on the gradient that the settings choose.
+    """Adam with clipped gradients and averaged iterates for λ, on the gradient that the settings choose; for θ, where
+    that gradient is the log score's, steps that need no tuning.
 
     The rate falls like 1/(1 + t/30 000), to a tenth of what it was: fast at first, and never so slow that a change of
-    regime goes unlearned. With an `exact` family there is nothing to learn in λ.
+    regime goes unlearned. With an `exact` family there is nothing to learn in λ. A guided family's λ, a factor of the
+    model's noise, stays as it is while the log score teaches the noise itself.
     """
     settings = Settings() if settings is None else settings
-    model_optimiser = _optimiser(settings.model_rate) if settings.learn_model else None
     method = settings.method_for(p)
     rate = RATES[method] if settings.rate is None else settings.rate
-    return OnlineLearner(p, _estimator(settings, method, exact), _optimiser(rate), model_optimiser)
+    free = free_parameters(p, settings.learn_parameters) if settings.learn_parameters else None
+    return OnlineLearner(
+        p,
+        _estimator(settings, method, exact, free),
+        _optimiser(rate, settings.horizon is None),
+        _model_optimiser(settings, method),
+        free,
+        Averaging() if settings.horizon is None else Averaging(settings.horizon),
+    )
 
 
-def _estimator(settings: Settings, method: Method, exact: bool) -> OnlineEstimator:
+def _model_optimiser(settings: Settings, method: Method) -> optax.GradientTransformation | Settling | None:
+    if not settings.learns_model:
+        return None
+    if method == "log-score" and settings.model_rate is None:
+        return Settling(horizon=settings.model_horizon)
+    if settings.model_horizon is not None:
+        raise ValueError(f"model_horizon needs the gradient of the log score, but the method is {method!r}.")
+    return _optimiser(MODEL_RATE if settings.model_rate is None else settings.model_rate)
+
+
+def _estimator(settings: Settings, method: Method, exact: bool, free: PyTree) -> OnlineEstimator:
+    learn_model = settings.learns_model
     if not settings.learn:
         return LogScore(learn_family=False)
     if method == "log-score":
-        return LogScore(settings.learn_model, learn_family=not exact)
+        return LogScore(learn_model, learn_family=not (exact or learn_model), free=free)
     if method == "window":
-        return FixedLag(settings.lag, settings.trajectories, learn_model=settings.learn_model)
+        return FixedLag(settings.lag, settings.trajectories, learn_model=learn_model)
     return RecursiveScore(
         settings.particles,
         MomentCorrected(),
         Forward(settings.gamma),
         objective=Renewal(settings.gamma),
-        learn_model=settings.learn_model,
+        learn_model=learn_model,
     )
 
 
@@ -131,11 +181,13 @@ def build(p: StateSpaceModel, settings: Settings, u: Any = None) -> tuple[Watche
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
     q = _family(p, settings, u, key_family)
-    learner = default_learner(p, settings, exact=isinstance(q, Guided) and q.exact)
+    learner = default_learner(p, settings, exact=isinstance(q, ScoringFamily) and q.exact)
     return WatchedLearner(learner, Monitor(window=settings.monitor_every)), q, key_learner
 
 
 def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array) -> BackwardFamily:
+    if settings.family == "guided" and settings.components > 1:
+        return GuidedMixture.from_model(p, u, components=settings.components)
     if settings.family == "guided":
         return Guided.from_model(p, u)
     shape = check_model(p, u)
@@ -150,5 +202,5 @@ def falling(rate: float, halved_after: float = 30_000.0, floor: float = 0.1) -> 
 
 
 @cache  # an optimiser is made of functions: two that do the same would be compiled for apart
-def _optimiser(rate: float) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate)))
+def _optimiser(rate: float, falls: bool = True) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate) if falls else rate))

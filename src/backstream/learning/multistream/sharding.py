@@ -11,12 +11,23 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from backstream.estimators.score import RecursiveScore
+from backstream.estimators.recursive.score import RecursiveScore
+from backstream.learning.online import Info, OnlineLearner
 
-from .layout import Layout
-from .online import Info, OnlineLearner
+from .tick_layout import Layout
 
 STREAMS, PARTICLES = "streams", "particles"
+
+
+def device_mesh(particle_devices: int = 1) -> Mesh:
+    """All devices of this process: `particle_devices` of them for each stream, the streams over the rest."""
+    devices = jax.devices()
+    if particle_devices < 1 or len(devices) % particle_devices:
+        raise ValueError(
+            f"{len(devices)} devices cannot be divided into groups of {particle_devices}: the number of devices for "
+            "the particles of a stream must divide their number."
+        )
+    return Mesh(np.asarray(devices).reshape(-1, particle_devices), (STREAMS, PARTICLES))
 
 
 def check_mesh(mesh: Mesh, learner: OnlineLearner) -> None:
@@ -50,7 +61,7 @@ def deal(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, lambda i: leaf[i]), tree)
 
 
-def told(infos: Info, layout: Layout, mesh: Mesh) -> Info:
+def gathered(infos: Info, layout: Layout, mesh: Mesh) -> Info:
     """What is told of each row, as NumPy's arrays: from other processes too, in one exchange of bytes."""
     if infos.t.is_fully_addressable:
         return jax.tree.map(lambda leaf: layout.unlay(np.asarray(leaf)), infos)

@@ -1,0 +1,1 @@
+"""Many streams that are learned together."""

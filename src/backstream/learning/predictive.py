@@ -1,0 +1,101 @@
+"""Predictive scores: how a row compares with what was predicted of it before it was read. No true state is needed.
+
+The prediction is a set of draws: states from q_{t-1}, moved by the model's transition and seen through its emission.
+The rank of the observation among the draws is its PIT value (probability integral transform). With exact predictions
+the values are independent and uniform between 0 and 1, for any law, whatever the number of draws.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PyTree
+from numpyro.distributions import constraints
+
+from backstream.families.base import BackwardFamily
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
+from backstream.models.laws import Law, columns_of, draw, factorises, filled, support_of
+
+LABELS = dist.CategoricalProbs, dist.CategoricalLogits
+"""Laws of names that happen to be numbers: they have no order, and so no rank."""
+
+
+class Predictive(NamedTuple):
+    """What a row was like, seen from its prediction. NaN for what is missing, and where a law has no order."""
+
+    pit: Float[Array, " dy"]
+    """The randomised rank of each column among the draws, between 0 and 1."""
+    residual: Float[Array, " dy"]
+    """Each column less the mean of the draws, in their standard deviations."""
+
+    @classmethod
+    def unknown(cls, like: Float[Array, " dy"]) -> "Predictive":
+        nothing = jnp.full_like(like, jnp.nan)
+        return cls(nothing, nothing)
+
+
+def predictive_scores(
+    p: StateSpaceModel,
+    q: BackwardFamily,
+    before: PyTree,
+    first: Array,
+    y: Float[Array, " dy"],
+    u: Inputs,
+    num_draws: int,
+    *,
+    key: Array,
+) -> Predictive:
+    """PIT values and residuals of y, from `num_draws` draws of the prediction.
+
+    Args:
+        p: The model.
+        q: The posterior whose prediction is judged.
+        before: a_{t-1}.
+        first: Whether no row came before: the prediction is then the prior's.
+        y: The row, NaN where a value is missing.
+        u: Its inputs.
+        num_draws: How many. With none there are no scores.
+        key: Of the draws.
+    """
+    mean, _ = q.moments(before)
+    law = emission_law(p, mean, u)
+    if not num_draws or not _is_ordered(law):
+        return Predictive.unknown(y)
+    keys = jax.random.split(key, (2, num_draws))  # one call: the keys cost more than what is drawn with them
+
+    def begin():
+        return jax.vmap(lambda key: draw(prior_law(p, u), key=key).astype(mean.dtype))(keys[0])
+
+    def move():
+        def one(key):
+            x = q.sample(before, key=jax.random.fold_in(key, 0))
+            return draw(transition_law(p, x, u), key=key).astype(mean.dtype)
+
+        return jax.vmap(one)(keys[0])
+
+    def see(x, key):
+        return draw(emission_law(p, x, u), key=key).astype(y.dtype)
+
+    draws = jax.vmap(see)(jax.lax.cond(first, begin, move), keys[1])
+    return _compared(law, draws, y, jax.random.uniform(key, y.shape, y.dtype))
+
+
+def _is_ordered(law: Law) -> bool:
+    """Whether larger and smaller mean something in each column."""
+    return not isinstance(columns_of(law) if factorises(law) else law, LABELS)
+
+
+def _compared(
+    law: Law, draws: Float[Array, "n dy"], y: Float[Array, " dy"], uniform: Float[Array, " dy"]
+) -> Predictive:
+    value = filled(law, y).astype(y.dtype)
+    if support_of(law) is constraints.circular:  # from the mean direction on, with the cut on the other side
+        centre = jnp.arctan2(jnp.sin(draws).mean(0), jnp.cos(draws).mean(0))
+        draws, value = (jnp.arctan2(jnp.sin(part - centre), jnp.cos(part - centre)) for part in (draws, value))
+    below, equal = (draws < value).sum(0), (draws == value).sum(0)
+    pit = (below + uniform * (equal + 1)) / (len(draws) + 1)
+    spread = draws.std(0, ddof=1)
+    residual = (value - draws.mean(0)) / jnp.where(spread > 0, spread, 1.0)
+    known = ~jnp.isnan(y) & jnp.isfinite(draws).all(0)
+    return Predictive(*(jnp.where(known, part, jnp.nan).astype(y.dtype) for part in (pit, residual)))

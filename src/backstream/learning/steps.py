@@ -1,0 +1,261 @@
+"""Steps for θ that need no tuning: a robust search first, Newton steps with a falling gain once it has settled.
+
+The search is Adam, in units of the information that a row has about each parameter. It ends when the mean score of a
+block of rows is no larger than chance makes it, and the block says enough about each parameter. From then on the steps
+are those of recursive maximum likelihood, gain · J⁻¹ · score, with J the running mean of the outer products of the
+scores before the row. The mean score is watched all the time: where it is larger than chance makes it, the gain is
+raised again, and if that does not help the search starts again. So a jump of θ is followed too.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, PyTree
+
+SEARCH_BLOCK, ROWS_PER_PARAMETER = 200, 25
+"""Rows of the first blocks: so many, or so many for each parameter."""
+WATCH_BLOCK = 250
+"""Rows over which a jump is looked for."""
+RECENT = 50
+"""Rows over which the search averages."""
+WIDEST_ERROR = 0.5
+"""Largest standard error after one block, in the parameter's unit, with which the search may end."""
+LEAST_INFORMATION = 1e-6
+"""Of a row about a parameter, in its unit. Below, as for those of the prior, the parameter stays as it is."""
+LEAST_UNIT, LARGEST_UNIT = 0.3, 5.0
+"""A parameter's unit lies between these (or goes up to its value): logarithms and log odds are of order one."""
+GAIN, MEAN_GAIN = 3.0, 3.0
+"""Gains are GAIN/age for the steps and MEAN_GAIN/age for their running mean."""
+INFLATION = 1.30
+"""Of the variance of that mean, against maximum likelihood's: 2 (p + 1)² v / ((p + c)(2p + 1)), with c the gain of the
+steps, p + 1 that of the mean, v = c² / (2c − 1)."""
+
+
+class Block(NamedTuple):
+    """Sums over the rows of a block."""
+
+    rows: Float[Array, ""]
+    score: Float[Array, " p"]
+    theta: Float[Array, " p"]
+    outer: Float[Array, "p p"]
+    """Of the scores' outer products."""
+
+    @classmethod
+    def empty(cls, size: int, dtype) -> "Block":
+        zeros = jnp.zeros(size, dtype)
+        return cls(jnp.zeros((), dtype), zeros, zeros, jnp.zeros((size, size), dtype))
+
+    def add(self, rows: Array, score: Array, theta: Array) -> "Block":
+        return Block(
+            self.rows + rows,
+            self.score + rows * score,
+            self.theta + rows * theta,
+            self.outer + rows**2 * jnp.outer(score, score),
+        )
+
+    def clear_if(self, over: Bool[Array, ""]) -> "Block":
+        return Block(*(jnp.where(over, 0.0, leaf) for leaf in self))
+
+    def count(self) -> Array:
+        return jnp.maximum(self.rows, 1.0)
+
+
+class Information(NamedTuple):
+    """J as factors on the scale of correlations, drawn a little to its diagonal as long as it is of few rows."""
+
+    scale: Float[Array, " p"]
+    factor: Float[Array, "p p"]
+    unit: Float[Array, " p"]
+    active: Bool[Array, " p"]
+    """Whether rows say anything about the parameter."""
+
+    @classmethod
+    def of(cls, J: Float[Array, "p p"], rows: Array, theta: Float[Array, " p"]) -> "Information":
+        size, eye = theta.size, jnp.eye(theta.size, dtype=J.dtype)
+        largest = jnp.maximum(LARGEST_UNIT, jnp.abs(theta))
+        active = jnp.diag(J) * largest**2 > LEAST_INFORMATION
+        scale = jnp.sqrt(jnp.where(active, jnp.diag(J), 1.0))
+        shrunk = size / (size + rows)
+        correlation = jnp.where(jnp.outer(active, active), J / jnp.outer(scale, scale), eye)
+        factor = jnp.linalg.cholesky((1 - shrunk) * correlation + (shrunk + 1e-5) * eye)
+        return cls(scale, factor, jnp.clip(1 / scale, LEAST_UNIT, largest), active)
+
+    def whitened(self, score: Array) -> Array:
+        return solve_triangular(self.factor, jnp.where(self.active, score / self.scale, 0.0), lower=True)
+
+    def solve(self, score: Array) -> Array:
+        """J⁻¹ s, and no step where nothing is known."""
+        step = solve_triangular(self.factor.T, self.whitened(score), lower=False) / self.scale
+        return jnp.where(self.active, step, 0.0)
+
+    def inverse(self) -> Float[Array, "p p"]:
+        """J⁻¹, infinite for parameters that rows say nothing about."""
+        half = solve_triangular(self.factor, jnp.diag(1 / self.scale), lower=True)
+        return half.T @ half + jnp.diag(jnp.where(self.active, 0.0, jnp.inf))
+
+    def misfit(self, block: Block) -> Array:
+        """n s̄ᵀJ⁻¹s̄ / p of a block: about 1 by chance."""
+        return (self.whitened(block.score) ** 2).sum() / block.count() / jnp.maximum(self.active.sum(), 1)
+
+    def widest(self, rows: Array) -> Array:
+        """The largest standard error after so many rows, in units."""
+        half = solve_triangular(self.factor, jnp.diag(1 / self.scale), lower=True)
+        errors = jnp.sqrt((half**2).sum(0) / rows) / self.unit
+        return jnp.max(jnp.where(self.active, errors, 0.0))
+
+    def within(self, step: Array, most: float) -> Array:
+        """A step of at most so many units."""
+        return step * jnp.minimum(1.0, most / jnp.maximum(jnp.max(jnp.abs(step) / self.unit), 1e-30))
+
+
+class SettlingState(NamedTuple):
+    """What the rule remembers. Vectors are θ as one, unconstrained."""
+
+    rows: Float[Array, ""]
+    first: Float[Array, " p"]
+    second: Float[Array, " p"]
+    """The moments of Adam."""
+    information: Float[Array, "p p"]
+    """J: the running mean of the outer products of the scores."""
+    settled: Bool[Array, ""]
+    age: Float[Array, ""]
+    """Rows that the gain counts, once the search has ended."""
+    block: Block
+    """Of the search; once that has ended, blocks that double in length."""
+    block_length: Float[Array, ""]
+    watch: Block
+    mean: Float[Array, " p"]
+    """The averaged iterate: the estimate."""
+    misfit: Float[Array, ""]
+    """Of the latest block that was complete."""
+    restarts: Float[Array, ""]
+    """How often the gain was raised again."""
+
+
+@dataclass(frozen=True)
+class Settling:
+    """Steps for θ with nothing to tune, in the place of an optax transformation.
+
+    `rate` is Adam's in the search. `horizon` is the number of rows after which the past is forgotten: None for never
+    (the estimate then becomes as good as maximum likelihood), a number to follow parameters that change.
+    """
+
+    rate: float = 1e-2
+    horizon: int | None = None
+
+    def __post_init__(self):
+        if not self.rate > 0:
+            raise ValueError(f"rate must be positive, not {self.rate}.")
+        if self.horizon is not None and not self.horizon >= WATCH_BLOCK:
+            raise ValueError(f"The horizon for θ must be at least {WATCH_BLOCK} rows, not {self.horizon}.")
+
+    def init(self, theta: PyTree) -> SettlingState:
+        vector, _ = ravel_pytree(theta)
+        size, dtype = vector.size, vector.dtype
+        zero, zeros, empty = jnp.zeros((), dtype), jnp.zeros(size, dtype), Block.empty(size, dtype)
+        return SettlingState(
+            rows=zero,
+            first=zeros,
+            second=zeros,
+            information=jnp.zeros((size, size), dtype),
+            settled=jnp.asarray(False),
+            age=zero,
+            block=empty,
+            block_length=jnp.asarray(_first_block(size), dtype),
+            watch=empty,
+            mean=vector,
+            misfit=jnp.asarray(jnp.inf, dtype),
+            restarts=zero,
+        )
+
+    def update(
+        self, gradient: PyTree, state: SettlingState, theta: PyTree, rows: Array | float = 1.0
+    ) -> tuple[PyTree, SettlingState]:
+        """The change of θ after one row with this score; `gradient` is minus the score, as optax has it. Of `rows` rows
+        at once it is the mean."""
+        vector, restore = ravel_pytree(theta)
+        score, rows = -ravel_pytree(gradient)[0], jnp.asarray(rows, vector.dtype)
+        before = Information.of(state.information, _rows_of_information(state), vector)
+        searching, state = self._search(state, score, before)
+        newton = before.within(self._gain(state.age, GAIN) * before.solve(score), 0.1)
+        moved = vector + jnp.where(state.settled, newton, searching)
+        moved, state = self._judge(self._remember(state, rows, score, moved), moved)
+        return restore(moved - vector), state
+
+    def estimate(self, state: SettlingState, theta: PyTree) -> PyTree:
+        """The averaged iterate, as a pytree like θ."""
+        return ravel_pytree(theta)[1](state.mean)
+
+    def covariance(self, state: SettlingState) -> Float[Array, "p p"]:
+        """Of the estimate, in the unconstrained parameters: NaN as long as the search goes on."""
+        information = Information.of(state.information, state.age, state.mean)
+        spread = INFLATION / state.age
+        if self.horizon is not None:
+            spread = jnp.maximum(spread, 1 / (4 * self.horizon))
+        return jnp.where(state.settled, spread * information.inverse(), jnp.nan)
+
+    def _search(self, state: SettlingState, score, before: Information) -> tuple[Array, SettlingState]:
+        """Adam, whose step is in units of the parameters."""
+        first = 0.9 * state.first + 0.1 * score
+        second = 0.99 * state.second + 0.01 * score**2
+        t = state.rows + 1
+        direction = first / (1 - 0.9**t) / (jnp.sqrt(second / (1 - 0.99**t)) + 1e-12)
+        return self.rate * before.unit * direction, state._replace(first=first, second=second)
+
+    def _gain(self, age: Array, numerator: float) -> Array:
+        gain = numerator / (age + numerator)
+        return gain if self.horizon is None else jnp.maximum(gain, numerator / GAIN / self.horizon)
+
+    def _remember(self, state: SettlingState, rows, score, theta) -> SettlingState:
+        """The row in the running means."""
+        age = state.age + rows
+        recent = jnp.maximum(1 / (state.rows + 1), 1 / RECENT)
+        weight, slow = (jnp.where(state.settled, self._gain(age, gain), recent) for gain in (GAIN, MEAN_GAIN))
+        return state._replace(
+            rows=state.rows + rows,
+            age=age,
+            information=state.information + weight * (rows * jnp.outer(score, score) - state.information),
+            mean=state.mean + slow * (theta - state.mean),
+            block=state.block.add(rows, score, theta),
+            watch=state.watch.add(rows, score, theta),
+        )
+
+    def _judge(self, state: SettlingState, theta: Array) -> tuple[Array, SettlingState]:
+        """At the end of a block: whether the search has settled, or a settled run has to be faster or search again."""
+        block, watch, size = state.block, state.watch, theta.size
+        over, watched = block.rows >= state.block_length, watch.rows >= WATCH_BLOCK
+        J = jnp.where(state.settled, state.information, block.outer / block.count())
+        now = Information.of(J, block.rows, theta)
+        misfit = now.misfit(block)
+        fits = ~state.settled & over & (misfit < 2.0)
+        settles = fits & (now.widest(block.count()) < WIDEST_ERROR)
+        # About one run in a thousand has such a misfit by chance, and one block in a hundred such a smaller one.
+        jumped = state.settled & watched & (now.misfit(watch) > 1 + (7 * (2 * size) ** 0.5 + 10) / size)
+        slow = state.settled & over & (misfit > 1 + 3 * (2 / size) ** 0.5)
+        off = jumped | slow
+        again = off & (state.age < 3 * WATCH_BLOCK)
+        start = block.theta / block.count() + now.within(now.solve(block.score / block.count()), 0.5)
+        age = jnp.where(off, jnp.where(jumped, WATCH_BLOCK, jnp.maximum(block.rows / 4, WATCH_BLOCK)), state.age)
+        length = jnp.where(over & (state.settled | fits), 2 * state.block_length, state.block_length)
+        return jnp.where(settles, start, theta), state._replace(
+            settled=(state.settled | settles) & ~again,
+            age=jnp.where(settles, jnp.maximum(block.rows / 4, _first_block(size)), age),
+            information=jnp.where(settles, J, state.information),
+            block=block.clear_if(over | off),
+            block_length=jnp.where(off | settles, _first_block(size), length),
+            watch=watch.clear_if(watched | off | settles),
+            mean=jnp.where(settles, start, state.mean),
+            misfit=jnp.where(over, misfit, state.misfit),
+            restarts=state.restarts + off,
+        )
+
+
+def _first_block(size: int) -> int:
+    return max(SEARCH_BLOCK, ROWS_PER_PARAMETER * size)
+
+
+def _rows_of_information(state: SettlingState) -> Array:
+    return jnp.where(state.settled, state.age, jnp.minimum(state.rows, RECENT))

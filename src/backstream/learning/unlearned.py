@@ -1,0 +1,35 @@
+"""The family that a learner started from, kept beside the learned one: the better of the two is reported."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from backstream.families.base import ScoringFamily
+
+HORIZON = 1000
+"""Rows over which the two are compared."""
+
+
+class Unlearned(NamedTuple):
+    """The family that a learner started from, which reads the same rows."""
+
+    q: ScoringFamily
+    state: PyTree
+    """a_t under its λ."""
+    advantage: Array
+    """By how much the learned family's log score is better, in nats per row: a running mean over the latest HORIZON."""
+
+    def choose(self, learned: PyTree, unlearned: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda a, b: jnp.where(self.advantage > 0, a, b) if eqx.is_array(a) else a, learned, unlearned
+        )
+
+    def next(self, t: Array, state: PyTree, learned_score: Array) -> "Unlearned":
+        """After one more row."""
+        gain = learned_score - self.q.log_score(state)
+        weight = jnp.maximum(1 / (t + 1.0), 1 / HORIZON).astype(self.advantage.dtype)
+        advantage = self.advantage + jnp.where(jnp.isfinite(gain), weight * (gain - self.advantage), 0.0)
+        return Unlearned(self.q, state, advantage)
