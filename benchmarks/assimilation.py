@@ -2,8 +2,9 @@
 
 The settings and the published numbers are those of DAPPER (nansencenter/DAPPER, revision ae89b30, the files named below
 in `dapper/mods`). The truth has no process noise; the model has a little, of standard deviation q, which plays the part
-of inflation. Of a few values of q the one with the best log score is taken: that needs no truth. Row 0 is at time 0 and
-is seen too, which it is not there; it is within the burn-in.
+of inflation. Of a few values of q the one with the best log score is taken: that needs no truth. The method `online`
+starts from one value, the same in all settings, and learns a factor of it from the rows that it filters, each read
+once. Row 0 is at time 0 and is seen too, which it is not there; it is within the burn-in.
 """
 
 import argparse
@@ -20,9 +21,11 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from backstream import StateSpaceModel
+from backstream import Settings, StateSpaceModel
+from backstream.learning import build
 from benchmarks.zoo import methods
 from benchmarks.zoo.__main__ import use_one_thread
+from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.models import lorenz63_three, lorenz96_laplace
 from benchmarks.zoo.models.lorenz63_three import runge_kutta
@@ -93,6 +96,9 @@ def laplace(variance: float):
     return lambda mean: dist.Laplace(mean, (variance / 2) ** 0.5)
 
 
+START_NOISE = 0.1
+ONLINE = "online"
+METHODS = [*methods.UNLEARNED, ONLINE]
 LORENZ63_NOISES = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)
 SETTINGS = {
     "Lorenz63/sakov2012": Setting(
@@ -124,51 +130,76 @@ def analysis_error(mean: np.ndarray, states: np.ndarray, burn_in: int) -> float:
     return float(np.sqrt(((mean - states) ** 2).mean(1))[burn_in:].mean())
 
 
+def simulate(setting: Setting, rows: int, seed: int) -> Data:
+    """States and observations without process noise."""
+    with jax.enable_x64(True):
+        truth = setting.build(jnp.array(0.0))
+        states, ys = eqx.filter_jit(truth.simulate)(rows, key=jax.random.key(seed))
+    return Data(np.asarray(states), np.asarray(ys), None)
+
+
 def run(name: str, method: str, seed: int) -> dict[str, Any]:
     """Errors and log score of a method for each q, and which q the log score chooses."""
     setting = SETTINGS[name]
-    with jax.enable_x64(True):
-        truth = setting.build(jnp.array(0.0))
-        states, ys = eqx.filter_jit(truth.simulate)(setting.rows, key=jax.random.key(seed))
-    states, entry, found = np.asarray(states), methods.METHODS[method], {}
+    data, found = simulate(setting, setting.rows, seed), {}
+    if method == ONLINE:
+        return learn_online(setting, data)
+    entry = methods.METHODS[method]
     for q in setting.noises:
         with jax.enable_x64(entry.double):
-            model = setting.build(jnp.array(q))
-            posterior = methods.prepared(entry, model, jnp.asarray(np.asarray(ys)), None)()
+            posterior = methods.prepared(entry, setting.build(jnp.array(q)), data, None)()
         score = float(np.asarray(posterior.log_score)[setting.burn_in :].mean())
         means = (np.asarray(part) for part in (posterior.filtered_mean, posterior.smoothed_mean))
-        errors = [analysis_error(mean, states, setting.burn_in) for mean in means]
+        errors = [analysis_error(mean, data.states, setting.burn_in) for mean in means]
         found[str(q)] = {"filtering": errors[0], "smoothing": errors[1], "log_score": score}
     usable = {q: part for q, part in found.items() if np.isfinite(part["log_score"])}
     return {"by_q": found, "chosen": max(usable, key=lambda q: usable[q]["log_score"]) if usable else None}
 
 
+def learn_online(setting: Setting, data: Data) -> dict[str, Any]:
+    """What the default settings report of each row, and the q that was learned in the end."""
+    watched, q, key = build(setting.build(jnp.array(START_NOISE)), Settings())
+    state, first = watched.learner.init(q, data.ys[0], key=key)
+    state, later = watched.learner.scan(state, data.ys[1:])
+    mean = np.concatenate([np.asarray(first.mean)[None], later.mean])
+    return {
+        "filtering": analysis_error(mean, data.states, setting.burn_in),
+        "log_score": float(later.log_score[setting.burn_in - 1 :].mean()),
+        "noise": START_NOISE * float(jnp.exp(state.average.log_inflation / 2)),
+        "advantage": float(state.unlearned.advantage),
+    }
+
+
 def render(path: Path = RESULTS, page: Path = PAGE) -> None:
     """The table of the page: filtering and smoothing error at the chosen q, the worst of the seeds."""
 
-    def cell(seeds):
+    def cell(seeds, method):
+        if method == ONLINE:
+            return "{:.3f}; {:.3f} to {:.3f}".format(
+                max(part["filtering"] for part in seeds.values()),
+                *(end(part["noise"] for part in seeds.values()) for end in (min, max)),
+            )
         if any(part["chosen"] is None for part in seeds.values()):
             return "not finite"
         chosen = [part["by_q"][part["chosen"]] for part in seeds.values()]
         return " / ".join(f"{max(part[kind] for part in chosen):.3f}" for kind in ("filtering", "smoothing"))
 
     results = json.loads(path.read_text())["settings"]
-    names = list(methods.METHODS)
     rows = [
-        [name, setting.published, *(cell(results[name][method]) if method in results[name] else "" for method in names)]
+        [name, setting.published, *(cell(results[name][way], way) if way in results[name] else "" for way in METHODS)]
         for name, setting in SETTINGS.items()
         if name in results
     ]
     begin, end = "<!-- assimilation: begin -->\n", "<!-- assimilation: end -->"
     before, rest = page.read_text().split(begin)
-    text = table(["setting", "published, filtering", *names], rows)
+    text = table(["setting", "published, filtering", *METHODS[:-1], "online; q in the end"], rows)
     page.write_text(f"{before}{begin}\n{text}{end}{rest.split(end, 1)[1]}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.assimilation", description=__doc__)
     parser.add_argument("settings", nargs="*", help="names of settings; all of them if none is given")
-    parser.add_argument("--methods", default=",".join(methods.METHODS), help="names of methods, with commas between")
+    parser.add_argument("--methods", default=",".join(METHODS), help="names of methods, with commas between")
     parser.add_argument("--seeds", type=int, default=3, help="how many data sets of each setting")
     parser.add_argument("--render", action="store_true", help="only write the table from the results")
     arguments = parser.parse_args()

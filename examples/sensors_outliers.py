@@ -54,15 +54,12 @@ def main(quick: bool, picture: Path) -> None:
     _, ys = p.simulate(1500 if quick else 5000, key=jax.random.key(0))
     states, fresh = p.simulate(1000 if quick else 2000, key=jax.random.key(1))
     fresh = np.where(np.random.default_rng(2).random(fresh.shape) < 0.05, np.nan, fresh)
-    q = bs.Innovation.from_model(p, width=16, key=jax.random.key(3))
-    learner = bs.default_learner(p, bs.Settings(method="window"))
-    state, _ = learner.init(q, ys[0], key=jax.random.key(4))
-    state, _ = learner.scan(state, ys[1:])
+    result = bs.learn(p, ys, progress=False)
 
     tuned = [kalman(p, std) for std in (0.1, 0.15, 0.2, 0.3, 0.4)]
     # chosen with the truth at hand
     best = min(tuned, key=lambda rival: bs.rmse(bs.smooth(p, rival, fresh).mean, states))
-    rivals = {"learned": state.average, "Kalman, nominal": kalman(p, 0.1), "Kalman, best": best}
+    rivals = {"Backstream": result.family, "Kalman, nominal": kalman(p, 0.1), "Kalman, best": best}
     limit = bs.particle_limit(p, fresh, num_particles=1000, num_trajectories=50, key=jax.random.key(5))
     print(f"{len(fresh):,} fresh rows of 3 sensors, 5 % of the numbers lost. Errors of the states (RMSE):")
     print(f"{'':20}{'filtered':>10}{'smoothed':>10}{'90 % bands hold':>18}")
@@ -81,11 +78,11 @@ def main(quick: bool, picture: Path) -> None:
     print(f"At row {hit} the sensors read {np.round(fresh[hit], 1)}, where {np.round(SEEN @ states[hit], 1)} is right:")
     print(", ".join(f"{name} is off by {miss[hit]:.2f}" for name, miss in misses.items()) + ".")
     print("What to take from it: a Kalman filter must distrust every reading to survive the bad ones; a posterior that")
-    print("has learned what an outlier looks like distrusts only those.")
+    print("reads the law of the noise distrusts only those.")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), width_ratios=(2, 1), layout="constrained")
     times, worst = np.arange(hit - 50, hit + 50), int(np.abs(filtered["Kalman, nominal"].mean - states)[hit].argmax())
-    for name, colour, style in (("Kalman, nominal", plots.ORANGE, "--"), ("learned", plots.BLUE, "-")):
+    for name, colour, style in (("Kalman, nominal", plots.ORANGE, "--"), ("Backstream", plots.BLUE, "-")):
         lines = [*filtered[name].interval(0.9), filtered[name].mean]
         plots.band(left, *(np.asarray(x)[times, worst] for x in lines), f"{name}, filtered", colour, style, times)
     left.plot(times, states[times, worst], color=plots.BLACK, linewidth=0.9, label="truth")

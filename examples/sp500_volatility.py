@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-import optax
 from arch import arch_model
 from arch.data import sp500
 from scipy.special import logsumexp
@@ -42,10 +41,8 @@ def main(quick: bool, picture: Path) -> None:
     returns = 100 * sp500.load()["Adj Close"].pct_change().dropna()[-2000 if quick else None :]
     ys, history = returns.to_numpy()[:, None], len(returns) - HELD_OUT
     start = bs.StochasticVolatility(np.log([ys[:history].var()]), phi=jnp.array([0.95]), sigma=jnp.array([0.2]))
-    q = bs.Innovation.from_model(start, width=8, key=jax.random.key(0))
-    # One state: the correction of the weights needs no cap, and a slow state wants its whole past (no renewal).
-    estimator = bs.RecursiveScore(20 if quick else 100, bs.MomentCorrected(cap=1e3), learn_model=True)
-    learner = bs.OnlineLearner(start, estimator, optax.adam(1e-3), model_optimiser=optax.adam(3e-3))
+    q = bs.Guided.from_model(start)
+    learner = bs.default_learner(start, bs.Settings(learn_model=True))
     state, _ = learner.init(q, ys[0], key=jax.random.key(1))
     print("Learned day by day; the history is read again and again, as a stream of its length says little of phi.")
     for _ in range(2 if quick else 4):
@@ -54,7 +51,7 @@ def main(quick: bool, picture: Path) -> None:
         print(f"{state.t:7,} days read: mu {p.mu[0]:+.2f}, phi {p.phi[0]:.3f}, sigma {p.sigma[0]:.3f}")
 
     # From here on nothing is learned. GARCH is fitted to the same history, and predicts the same days.
-    filtered, smoothed = bs.filter(p, state.average, ys), bs.smooth(p, state.average, ys)
+    filtered, smoothed = bs.filter(p, state.result(), ys), bs.smooth(p, state.result(), ys)
     mean, std = predictions(p, filtered)
     garch = arch_model(returns, mean="Zero")
     theirs = garch.fix(garch.fit(last_obs=history, disp="off").params).conditional_volatility.to_numpy()

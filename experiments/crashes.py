@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from backstream.io.atomic import INCOMING
-from backstream.io.checkpoints import Checkpoints
+from backstream.runs.atomic_files import INCOMING
+from backstream.runs.checkpoints import Checkpoints
 
 from .harness import Results, console
 

@@ -17,12 +17,13 @@ import numpy as np
 import optax
 
 from backstream.estimators import BackwardSampling, BackwardTrajectories, RecursiveScore, SameSample, Truncated
-from backstream.families import Conjugate, Innovation
+from backstream.families import Conjugate
 from backstream.learning import OnlineLearner, Settings, default_learner, fit, fit_within_epochs
 from backstream.plots import BLUE, GREEN, ORANGE, PURPLE
 
 from .harness import MISSING, for_each_seed, over_seeds, spread, table
 from .table1 import case
+from .version_0_1.innovation import Innovation
 
 TITLE = "Fig. 3: updates inside an epoch, or one per epoch"
 REPLICATES = 10

@@ -13,11 +13,9 @@ os.environ.setdefault("NPROC", "1")
 
 import json
 import resource
-import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -25,13 +23,11 @@ import numpy as np
 import optax
 
 from backstream.estimators import FixedLag, RecursiveScore, Renewal
-from backstream.families import Innovation
-from backstream.io.checkpoints import wait_for_all
-from backstream.io.hosts import build_mesh, join
 from backstream.learning import OnlineLearner, Panel, Settings, default_learner
 from backstream.models import ChaoticRNN
 
 from .harness import Judge, Results, console
+from .version_0_1.innovation import Innovation
 
 SETTINGS = {
     "dim": 2,
@@ -47,10 +43,6 @@ SETTINGS = {
     "tick_rows": 64,
     "fresh": 4000,
     "seeds": [0, 1],
-    "divided_streams": 4096,
-    "divided_ticks": 4,
-    "divided_blocks": 12,
-    "divided_turns": 3,
     "working_streams": 2048,
     "windows": [[8, 4], [16, 4], [32, 4], [16, 8]],
     "particles": [50, 100, 200],
@@ -168,85 +160,6 @@ def many_short(seed: int) -> dict:
     return judged(p, keys, state.common.average) | {"steps": int(state.common.t)}
 
 
-def together(task: str, processes: int) -> list[dict]:
-    """What each of some processes found that did `task` together on the loopback interface."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{found.getsockname()[1]}"
-    code = "import json, sys; from experiments import fleet; print(json.dumps(fleet.part(*json.loads(sys.argv[1]))))"
-    arguments = [json.dumps([task, address, processes, index]) for index in range(processes)]
-    children = [
-        subprocess.Popen([sys.executable, "-c", code, one], stdout=subprocess.PIPE, text=True) for one in arguments
-    ]
-    return [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
-
-
-def part(task: str, address: str, processes: int, index: int) -> dict:
-    """One of them, on a core of its own."""
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index % len(os.sched_getaffinity(0))]})
-    part_ways = None
-    if processes > 1:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        part_ways = join(address, processes, index, 600, "The other process went away.")
-        wait_for_all("the start")  # gloo waits no longer than 30 s for a first meeting, and compiling may take longer
-    found = {"blocks": blocks, "crossing": crossing}[task]()
-    if part_ways is not None:
-        wait_for_all("the end")
-        part_ways()
-    return found
-
-
-def divided() -> dict:
-    """Independent streams, each with its own λ: observations per second of one process on one core, and of two on two,
-    in turns."""
-    rows = SETTINGS["divided_streams"] * SETTINGS["divided_ticks"]
-    found: dict[str, list[int]] = {"1": [], "2": []}
-    for _ in range(SETTINGS["divided_turns"]):
-        for processes in (1, 2):
-            slower = max(part["seconds"] for part in together("blocks", processes))
-            found[str(processes)].append(round(rows / slower))
-            console.print(found)
-    return found
-
-
-def blocks() -> dict:
-    """The median seconds for a block of ticks, at the end of which the processes have each other's results."""
-    count, ticks = SETTINGS["divided_streams"], SETTINGS["divided_ticks"]
-    panel, state = opened(count, False, build_mesh())
-    slots, tick = np.tile(np.arange(count), ticks), np.repeat(np.arange(ticks), count)
-    ys, seconds = np.zeros((len(slots), SETTINGS["dim"])), []
-    for _ in range(SETTINGS["warm_ticks"] // ticks + SETTINGS["divided_blocks"]):
-        began = time.monotonic()
-        state, _ = panel.read(state, slots, tick, ys)
-        seconds.append(time.monotonic() - began)
-    return {"seconds": float(np.median(seconds[-SETTINGS["divided_blocks"] :]))}
-
-
-def crossing() -> dict:
-    """Bytes on the loopback interface, all of its packets counted: for a row with λ of its own, and what a tick of a
-    common λ adds."""
-    count, tick_rows, repeats = SETTINGS["divided_streams"], SETTINGS["tick_rows"], 5
-    every, ys = np.arange(count), np.zeros((count, SETTINGS["dim"]))
-    found = []
-    for common in (False, True):
-        panel, state = opened(count, common, build_mesh())
-        state, _ = panel.read(state, every, every // tick_rows, ys)
-        wait_for_all(f"before, {common}")
-        began = loopback_bytes()
-        for _ in range(repeats):
-            state, _ = panel.read(state, every, every // tick_rows, ys)
-        wait_for_all(f"after, {common}")
-        found.append((loopback_bytes() - began) / repeats)
-    own, common = found
-    return {"per_row": round(own / count, 1), "per_tick": round((common - own) / (count / tick_rows))}
-
-
-def loopback_bytes() -> int:
-    """Sent so far, since the machine started; Linux."""
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
-
-
 def work(estimator, streams: int) -> float:
     """Processor microseconds for one observation of many streams with a common λ."""
     p, q, keys = case()
@@ -273,8 +186,6 @@ def main() -> None:
     console.print(results.run("memory, 1000 streams, own", lambda: held(1000, False)))
     most = SETTINGS["most_streams"]
     console.print(results.run(f"peak, {most} streams", lambda: apart(most)))
-    console.print(results.run("processes", divided))
-    console.print(results.run("network", lambda: together("crossing", 2)[0]))
     for lag, trajectories in SETTINGS["windows"]:
         name = f"work, window of {lag}, {trajectories} trajectories"
         window = FixedLag(lag, trajectories)

@@ -23,12 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstream.io.checkpoints import ABOUT, SUMS, Checkpoints, _sums
-from backstream.io.config import Columns, Config, merge, read_tables
-from backstream.io.errors import InputError, RunError
-from backstream.io.runs import METRICS, _encoded, read_reports
-from backstream.io.sources import open_source
+from backstream.data.columns import Columns
+from backstream.data.sources import open_source
+from backstream.errors import InputError, RunError
 from backstream.learning import Report, Settings
+from backstream.runs.checkpoints import ABOUT, SUMS, Checkpoints, _sums
+from backstream.runs.config import Config, merge, read_tables
+from backstream.runs.logs import encode_report
+from backstream.runs.store import METRICS, read_reports
 
 from .harness import Results, console
 
@@ -149,7 +151,7 @@ def seeds(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
         "csv": [("obs.csv", csv.encode()), ("obs", quoted.encode())],
         "jsonl": [("obs.jsonl", jsonl.encode()), ("obs", jsonl.encode())],
         "toml": [("some.toml", config.encode()), ("some.toml", b"[learning]\nlag = 3\n[columns]\nobserved = ['y']\n")],
-        "metrics": [(METRICS, 3 * _encoded(report))],
+        "metrics": [(METRICS, 3 * encode_report(report))],
         "checkpoint": files,
         "parquet": [("obs.parquet", buffer.getvalue())],
     }

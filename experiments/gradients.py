@@ -31,12 +31,13 @@ from backstream.estimators import (
     Truncated,
 )
 from backstream.estimators.base import flatten
-from backstream.families import Innovation, Kalman
+from backstream.families import Kalman
 from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.plots import BLACK, BLUE, GREEN, GREY, ORANGE
 
 from .harness import MISSING, table, time_each
+from .version_0_1.innovation import Innovation
 
 TITLE = "How far a gradient can be trusted"
 REPLICATES = 16

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import backstream
 from backstream import metrics, posterior
-from backstream.estimators.exact import exact_elbo
+from backstream.estimators.reference.exact import exact_elbo
 from backstream.families import BackwardFamily, Kalman
 from backstream.learning import LearnerState, Monitor, OnlineLearner
 from backstream.models import LinearGaussian, StateSpaceModel

@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from backstream import metrics, posterior
-from backstream.families import Innovation, Kalman
+from backstream.families import Kalman
 from backstream.learning import LearnerState, Monitor, OnlineLearner, Settings, default_learner
 from backstream.models import ChaoticRNN, LinearGaussian
 
 from .harness import Results, console, copied, exact_per_step
+from .version_0_1.innovation import Innovation
 
 SETTINGS = {"warm": 4000, "rows": 3000, "fresh": 1000, "lag": 8, "width": 8, "jump": 10_000, "after": 20_000, "seed": 0}
 BEGIN = 200

@@ -22,13 +22,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from backstream import metrics
-from backstream.families import Innovation
 from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian
 from backstream.plots import BLUE, GREEN, GREY, ORANGE
 
 from .gradients import cases
 from .harness import MISSING, Judge, LinearJudge, first_within, learn, table
+from .version_0_1.innovation import Innovation
 
 TITLE = "How well a learner learns"
 REPLICATES = 5

@@ -23,12 +23,13 @@ import optax
 
 from backstream import metrics, posterior
 from backstream.estimators import FixedLag, Forward, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
-from backstream.families import BackwardFamily, Innovation, Kalman
+from backstream.families import BackwardFamily, Kalman
 from backstream.learning import LearnerState, OnlineLearner
-from backstream.learning.defaults import falling
+from backstream.learning.presets import falling
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
 from .harness import Results, console, copied, exact_per_step
+from .version_0_1.innovation import Innovation
 
 SETTINGS = {
     "linear": 2_000_000,

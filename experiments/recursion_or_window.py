@@ -22,12 +22,13 @@ from backstream.estimators import (
     WindowAverage,
     WindowIncrement,
 )
-from backstream.families import Innovation, Kalman
+from backstream.families import Kalman
 from backstream.learning import OnlineLearner
-from backstream.learning.defaults import falling
+from backstream.learning.presets import falling
 from backstream.models import ChaoticRNN, LinearGaussian
 
 from .harness import Judge, LinearJudge, Results, console, first_within, learn
+from .version_0_1.innovation import Innovation
 
 SETTINGS = {
     "observations": 20_000,

@@ -262,16 +262,6 @@ def fleet() -> str:
     for part in (part for name, part in found.items() if name.startswith("peak")):
         text += f"\nA process with {part['streams']:,} streams, each of which has read two rows, takes "
         text += f"{part['peak_gib']:.2f} GiB at its peak, JAX and all compiled programs included.\n"
-    if "processes" in found:
-        speeds = {count: np.median(values) for count, values in found["processes"].items()}
-        ranges = {count: f"{min(values):,} to {max(values):,}" for count, values in found["processes"].items()}
-        rows = [
-            [count, f"{speed:,.0f}", ranges[count], f"× {speed / speeds['1']:.2f}"] for count, speed in speeds.items()
-        ]
-        text += "\n" + table(["processes of one core each, own λ", "observations per second", "turns", ""], rows)
-    if "network" in found:
-        text += f"\nBetween the two cross {found['network']['per_row']:.0f} bytes for each row, and, with a common λ, "
-        text += f"{found['network']['per_tick']:,} more for each tick, packets and all.\n"
     rows = [[name.removeprefix("work, "), f"{value:.1f}"] for name, value in found.items() if name.startswith("work")]
     if rows:
         text += "\n" + table(["common λ, ticks of all streams", "microseconds for one observation"], rows)

@@ -14,7 +14,7 @@ import numpy as np
 from backstream.estimators import Forward, MomentCorrected, Quadratic, RecursiveScore, Renewal
 from backstream.families import Kalman
 from backstream.learning import OnlineLearner
-from backstream.learning.defaults import falling
+from backstream.learning.presets import falling
 from backstream.models import LinearGaussian
 
 from .harness import LinearJudge, Results, console, learn, over_seeds, spread

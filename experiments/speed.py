@@ -26,6 +26,7 @@ from cuthbertlib.resampling import systematic
 from matplotlib.ticker import NullFormatter
 
 from backstream import metrics, posterior
+from backstream._jax.compiling import compiler_options
 from backstream.estimators import (
     AdditiveSmoother,
     BackwardSampling,
@@ -44,8 +45,7 @@ from backstream.estimators import (
     moments,
 )
 from backstream.estimators.base import flatten
-from backstream.estimators.compiling import compiler_options
-from backstream.families import Conjugate, Innovation, Kalman
+from backstream.families import Conjugate, Kalman
 from backstream.learning import OnlineLearner
 from backstream.models import ChaoticRNN, LinearGaussian
 from backstream.models.density import log_emission, log_transitions
@@ -54,6 +54,7 @@ from backstream.plots import BLACK, BLUE, GREEN, ORANGE
 from . import table2
 from .harness import MISSING, in_turns, table
 from .step_profile import profile
+from .version_0_1.innovation import Innovation
 
 TITLE = "Speed"
 REPLICATES = 1

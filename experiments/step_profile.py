@@ -17,7 +17,8 @@ from unittest.mock import patch
 import jax
 import numpy as np
 
-from backstream.estimators import RecursiveScore, Renewal, score, sensitivity, weights
+from backstream.estimators import RecursiveScore, Renewal
+from backstream.estimators.recursive import score, sensitivity, weights
 
 PARTS = {
     "q_t, its draws, the kernels": [(score, "draw"), (score, "backward_kernels")],

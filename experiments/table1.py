@@ -29,12 +29,13 @@ from backstream.estimators import (
     Scan,
     Truncated,
 )
-from backstream.families import Conjugate, Innovation
+from backstream.families import Conjugate
 from backstream.learning import fit
 from backstream.models import ChaoticRNN
 from backstream.plots import BLUE, GREEN, ORANGE, PURPLE
 
 from .harness import Judge, over_seeds, spread, table, time_each
+from .version_0_1.innovation import Innovation
 
 TITLE = "Table 1: chaotic RNN, d = 5, offline"
 REPLICATES = 5

@@ -26,13 +26,14 @@ from backstream.estimators import (
     SameSample,
     Truncated,
 )
-from backstream.families import BackwardFamily, Conjugate, Innovation
+from backstream.families import BackwardFamily, Conjugate
 from backstream.learning import Monitor, OnlineLearner, Settings, default_learner
-from backstream.learning.defaults import falling
+from backstream.learning.presets import falling
 from backstream.models import ChaoticRNN
 from backstream.plots import BLUE, GREEN, GREY, ORANGE
 
 from .harness import MISSING, Judge, learn, over_seeds, spread, table
+from .version_0_1.innovation import Innovation
 
 TITLE = "Table 3 and Fig. 4: a chaotic stream, d = 10"
 REPLICATES = 5

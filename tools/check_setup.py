@@ -1,8 +1,9 @@
 """Installs Backstream in each way that a user can, on every Python of this machine: make test-setup
 
 - From the lock, by `tools/install.py`, with pip and with uv, on each Python; one that is too old has to say so.
-- From a lock in which a package with extras is a release behind.
-- From the built wheel, with the newest and with the lowest versions that pyproject.toml allows; then a short stream.
+- From the built wheel with all extras, with the newest and with the lowest versions that pyproject.toml allows; then a
+  short stream.
+- From the built wheel without extras: the library learns in memory, and the command says what to install.
 
 A check is not repeated while what it depends on is unchanged since it passed. That is noted in `backstream/setup` in
 the user's cache folder; remove it to repeat everything. The package index must be reachable.
@@ -11,32 +12,35 @@ the user's cache folder; remove it to repeat everything. The package index must 
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-from packaging.version import Version
 
 from tools.install import NO_VENV, OLD_PYTHON, OLDEST, dotted
 from tools.pythons import Python, find_pythons
 
 ROOT = Path(__file__).parents[1]
 LOCK, PYPROJECT, INSTALLER = ROOT / "requirements.lock", ROOT / "pyproject.toml", ROOT / "tools" / "install.py"
+VERSION = ROOT / "src" / "backstream" / "_version.py"
 SOURCES = [PYPROJECT, *sorted(ROOT.glob("src/**/*.py")), *sorted(ROOT.glob("experiments/*.py"))]
 PASSED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "backstream" / "setup"
 UV = Path(sys.executable).with_name("uv")
 SECONDS = 1200
 """What no single command may take."""
 ROWS = 200
-WITH_EXTRAS = "etils"
-"""A package that another one needs with extras: orbax-checkpoint asks for etils[epath,epy]."""
+BARE = """
+import jax, backstream as bs
+model = bs.LinearGaussian.random(1, 1, key=jax.random.key(0))
+ys = model.simulate(50, key=jax.random.key(1))[1]
+result = bs.learn(model, ys)
+assert result.filtered.mean.shape == result.smooth(ys).mean.shape == (50, 1)
+assert result.forecast(3).states.mean().shape == (3, 1)
+"""
 
 
 class CheckError(Exception):
@@ -99,13 +103,24 @@ def checks(pythons: list[Python]) -> Iterator[Check]:
             yield Check(f"{python} lock with pip {python.pip}", partial(locked, python, "pip"), lock)
             yield Check(f"{python} lock with uv", partial(locked, python, "uv"), [*lock, *SOURCES])
 
-    oldest_pip = min(able, key=lambda python: Version(python.pip))
-    name = f"{oldest_pip} lock with an older {WITH_EXTRAS} and pip {oldest_pip.pip}"
-    yield Check(name, partial(behind, oldest_pip), [INSTALLER, LOCK, PYPROJECT, str(oldest_pip)])
     for python, resolution, install in ((able[-1], "highest", newest), (able[0], "lowest-direct", lowest)):
         chosen = [str(python), python.pip, resolved(python, resolution), *SOURCES]
         name = f"{python} wheel with the {install.__name__} versions"
         yield Check(name, partial(installed_wheel, python, install), chosen)
+    yield Check(f"{able[-1]} wheel without extras", partial(bare_wheel, able[-1]), [str(able[-1]), *SOURCES])
+
+
+def bare_wheel(python: Python, folder: Path) -> None:
+    """Without extras the library can learn, filter and forecast in memory; what needs more says what to install."""
+    run(UV, "build", "--wheel", "--python", sys.executable, "--out-dir", folder / "dist", ROOT)
+    [wheel] = (folder / "dist").glob("*.whl")
+    environment = folder / "environment"
+    run(python.executable, "-m", "venv", environment)
+    run(environment / "bin" / "python", "-I", "-m", "pip", "install", wheel)
+    run(environment / "bin" / "python", "-I", "-c", BARE)
+    ended = subprocess.run([environment / "bin" / "backstream"], capture_output=True, text=True, timeout=SECONDS)
+    if ended.returncode != 2 or "pip install 'backstream[cli]'" not in ended.stderr:
+        raise CheckError(f"Exit code {ended.returncode}, and not what to install: {ended.stderr}")
 
 
 def refuses(python: Python, sentence: str, folder: Path) -> None:
@@ -129,25 +144,6 @@ def locked(python: Python, tool: str, folder: Path, root: Path = ROOT) -> None:
     can_be_used(environment)
 
 
-def behind(python: Python, folder: Path) -> None:
-    """The same from a lock that is a release behind in a package that is needed with extras."""
-    root = folder / "project"
-    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "src", "tools"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        (root / name).parent.mkdir(exist_ok=True)
-        copy(ROOT / name, root / name)
-    [pinned] = re.findall(rf"^{WITH_EXTRAS}==(\S+)", LOCK.read_text(), re.MULTILINE)
-    (folder / "constraints.txt").write_text(f"{WITH_EXTRAS}<{pinned}\n")
-    options = ["--group", root / "pyproject.toml:dev", "--universal", "--python-version", dotted(OLDEST)]
-    options += ["--generate-hashes", "--constraint", folder / "constraints.txt"]
-    run(UV, "pip", "compile", root / "pyproject.toml", *options, "--output-file", root / "requirements.lock")
-    locked(python, "pip", folder, root)
-    listed = run(folder / "environment" / "bin" / "python", "-I", "-m", "pip", "list", "--format=freeze")
-    [found] = re.findall(rf"^{WITH_EXTRAS}==(\S+)", listed, re.MULTILINE)
-    if Version(found) >= Version(pinned):
-        raise CheckError(f"{WITH_EXTRAS} {found} is not older than {pinned}.")
-
-
 def installed_wheel(python: Python, install: Callable[[Python, Path, Path], None], folder: Path) -> None:
     """The built wheel in an empty environment can be used, and learns from a short stream."""
     run(UV, "build", "--python", sys.executable, "--out-dir", folder / "dist", ROOT)
@@ -160,7 +156,7 @@ def installed_wheel(python: Python, install: Callable[[Python, Path, Path], None
 
 def newest(python: Python, environment: Path, wheel: Path) -> None:
     run(python.executable, "-m", "venv", environment)
-    run(environment / "bin" / "python", "-I", "-m", "pip", "install", wheel)
+    run(environment / "bin" / "python", "-I", "-m", "pip", "install", f"{wheel}[all]")
 
 
 def lowest(python: Python, environment: Path, wheel: Path) -> None:
@@ -176,13 +172,13 @@ def lowest(python: Python, environment: Path, wheel: Path) -> None:
 def resolved(python: Python, resolution: str) -> str:
     """The versions that are taken today for pyproject.toml."""
     options = ["--python-version", dotted(python.version), "--resolution", resolution, "--no-header", "--quiet"]
-    return run(UV, "pip", "compile", PYPROJECT, *options)
+    return run(UV, "pip", "compile", PYPROJECT, "--all-extras", *options)
 
 
 def can_be_used(environment: Path) -> None:
     run(environment / "bin" / "python", "-I", "-c", "from backstream import *")
     version = run(environment / "bin" / "backstream", "--version").strip()
-    expected = f"backstream {tomllib.loads(PYPROJECT.read_text())['project']['version']}"
+    expected = "backstream {}".format(*re.findall(r'__version__ = "(.+)"', VERSION.read_text()))
     if version != expected:
         raise CheckError(f"{version!r} is not {expected!r}.")
 

@@ -61,12 +61,13 @@ class Case:
     inputs: Callable[[int, int], np.ndarray] | None = None
     raw: Callable[[np.ndarray, np.ndarray | None], np.ndarray] | None = None
 
-    def simulate(self, seed: int) -> Data:
-        """States and observations of the model, computed in float64."""
-        us = None if self.inputs is None else np.asarray(self.inputs(seed, self.rows), float)
+    def simulate(self, seed: int, rows: int | None = None) -> Data:
+        """States and observations of the model, computed in float64: as many rows as the case has, unless given."""
+        rows = self.rows if rows is None else rows
+        us = None if self.inputs is None else np.asarray(self.inputs(seed, rows), float)
         with jax.enable_x64(True):
             key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(self.name.encode()))
-            states, ys = jax.jit(lambda us: self.build().simulate(self.rows, us, key=key))(us)
+            states, ys = jax.jit(lambda us: self.build().simulate(rows, us, key=key))(us)
         return Data(np.asarray(states), np.asarray(ys), us)
 
 

@@ -30,7 +30,7 @@ def compare(cases: list[Case], names: list[str], seeds: int, path: Path = RESULT
             part = parts.setdefault(str(seed), {})
             kept = part.get("methods", {}) if part.get("digest") == store.digest(case) else {}
             part |= described(case, judged)
-            part["methods"] = kept | {name: evaluate(name, case, judged) for name in names}
+            part["methods"] = kept | {name: evaluate(name, case, judged, seed) for name in names}
             console.print(f"{case.name}, seed {seed}: {json.dumps(rounded(part['methods']))}", style="dim")
         write(path, content)
         jax.clear_caches()  # hundreds of compiled programs would use up the memory mappings of a process
@@ -48,10 +48,10 @@ def described(case: Case, judged: store.Judged) -> dict[str, Any]:
     return found
 
 
-def evaluate(name: str, case: Case, judged: store.Judged) -> dict[str, Any]:
+def evaluate(name: str, case: Case, judged: store.Judged, seed: int) -> dict[str, Any]:
     """Scores and times of one method on one data set."""
     try:
-        timed = methods.run(methods.METHODS[name], case, judged.data)
+        timed = methods.run(methods.METHODS[name], case, judged.data, seed)
     except NotApplicableError as reason:
         return {"not_applicable": str(reason)}
     times = {"compile_seconds": timed.compile_seconds, "microseconds": timed.microseconds}

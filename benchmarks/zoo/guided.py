@@ -1,4 +1,4 @@
-"""The product's own default posterior, with nothing learned."""
+"""The product's own default posterior: with nothing learned, and after the default settings have learned."""
 
 import equinox as eqx
 import jax
@@ -6,13 +6,26 @@ import jax.numpy as jnp
 
 from backstream.families import BackwardFamily, Guided
 from backstream.families.backward import filter_states
+from backstream.learning import Settings, build
 from backstream.models import StateSpaceModel
-from benchmarks.zoo.case import Posterior
+from benchmarks.zoo.case import Data, Posterior
 
 
-def prepare(model: StateSpaceModel, ys, us) -> BackwardFamily:
+def prepare(model: StateSpaceModel, rows: Data, others: Data | None) -> BackwardFamily:
     """Reads the model, once."""
-    return Guided.from_model(model, jax.tree.map(lambda leaf: leaf[0], us))
+    return Guided.from_model(model, _first(rows.us))
+
+
+def learn(model: StateSpaceModel, rows: Data, others: Data) -> BackwardFamily:
+    """What the default settings report after other rows of the same model."""
+    watched, q, key = build(model, Settings(), _first(others.us))
+    state, _ = watched.learner.init(q, others.ys[0], _first(others.us), key=key)
+    later = others.ys[1:], jax.tree.map(lambda leaf: leaf[1:], others.us)
+    return watched.learner.scan(state, *later)[0].result()
+
+
+def _first(us):
+    return jax.tree.map(lambda leaf: leaf[0], us)
 
 
 @eqx.filter_jit

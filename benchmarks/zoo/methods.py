@@ -17,14 +17,21 @@ class Entry(NamedTuple):
     double: bool
     """Whether it computes in float64."""
     prepare: Callable[..., Any] | None = None
-    """What is made once of model, observations and inputs, and then comes first among the arguments of `run`."""
+    """What is made once, and then comes first among the arguments of `run`. It is made of the model, the rows, and
+    others to learn from."""
+    learning_rows: int = 0
+    """How many of those there are."""
 
 
 METHODS = {
     "ekf": Entry(gaussian_filters.ekf, double=True),
     "ukf": Entry(gaussian_filters.ukf, double=True),
     "guided": Entry(guided.filter_and_smooth, double=False, prepare=guided.prepare),
+    "learned": Entry(guided.filter_and_smooth, double=False, prepare=guided.learn, learning_rows=5000),
 }
+UNLEARNED = [name for name, entry in METHODS.items() if not entry.learning_rows]
+LEARNING_SEED = 1000
+"""Added to a data set's seed for the rows to learn from."""
 
 
 class Timed(NamedTuple):
@@ -35,18 +42,19 @@ class Timed(NamedTuple):
     """Of the second call, for each row."""
 
 
-def prepared(entry: Entry, model: Any, ys: Any, us: Any) -> Callable[[], Posterior]:
+def prepared(entry: Entry, model: Any, data: Data, others: Data | None) -> Callable[[], Posterior]:
     """The method on these data, with what is made once already made."""
-    made = [] if entry.prepare is None else [entry.prepare(model, ys, us)]
-    return lambda: entry.run(*made, model, ys, us)
+    made = [] if entry.prepare is None else [entry.prepare(model, data, others)]
+    rows = jax.tree.map(jnp.asarray, (data.ys, data.us))
+    return lambda: entry.run(*made, model, *rows)
 
 
-def run(entry: Entry, case: Case, data: Data) -> Timed:
+def run(entry: Entry, case: Case, data: Data, seed: int) -> Timed:
     """Runs a method twice on data of a model, in the method's precision."""
+    others = case.simulate(seed + LEARNING_SEED, entry.learning_rows) if entry.learning_rows else None
     with jax.enable_x64(entry.double):
-        model, rows = case.build(), jax.tree.map(jnp.asarray, (data.ys, data.us))
         began = time.process_time()
-        call = prepared(entry, model, *rows)
+        call = prepared(entry, case.build(), data, others)
         taken = [time.process_time() - began, 0.0]
         for i in range(2):
             began = time.process_time()

@@ -34,6 +34,7 @@ def render(results: Path = RESULTS, page: Path = PAGE, picture: Path = PICTURE) 
         "several modes": errors(several),
         "scores": log_scores(single | several),
         "references": references(single | several),
+        "learned": learned(single | several),
         "times": times(single),
     }.items():
         begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
@@ -84,8 +85,8 @@ def errors(models: dict[str, Parts]) -> str:
     for name, parts in models.items():
         first, case = parts["0"], catalogue.find(name)
         head = [f"{case.field}: {case.about}", str(first["states"]), str(first["columns"])]
-        rows.append([*head, raw(parts), *(cell(parts, method) for method in methods.METHODS)])
-    return table(["model", "states", "columns", "observation", *methods.METHODS], rows)
+        rows.append([*head, raw(parts), *(cell(parts, method) for method in methods.UNLEARNED)])
+    return table(["model", "states", "columns", "observation", *methods.UNLEARNED], rows)
 
 
 def log_scores(models: dict[str, Parts]) -> str:
@@ -101,11 +102,42 @@ def log_scores(models: dict[str, Parts]) -> str:
     rows = []
     for name, parts in models.items():
         covered = [part["reference"]["coverage"] for part in parts.values() if "reference" in part]
-        own = [[values(parts, method, "coverage", place) for place in (0, 1)] for method in methods.METHODS]
+        own = [[values(parts, method, "coverage", place) for place in (0, 1)] for method in methods.UNLEARNED]
         cells = [bands(list(zip(*pair, strict=True))) for pair in own]
-        rows.append([name, *(score(parts, method) for method in methods.METHODS), bands(covered), *cells])
-    header = [f"{method}: log score" for method in methods.METHODS]
-    return table(["model", *header, "reference: bands", *(f"{method}: bands" for method in methods.METHODS)], rows)
+        rows.append([name, *(score(parts, method) for method in methods.UNLEARNED), bands(covered), *cells])
+    header = [f"{method}: log score" for method in methods.UNLEARNED]
+    return table(["model", *header, "reference: bands", *(f"{method}: bands" for method in methods.UNLEARNED)], rows)
+
+
+def learned(models: dict[str, Parts]) -> str:
+    """What learning changed: errors as multiples of the unlearned ones, and log scores and bands less theirs."""
+
+    def span(found, form):
+        return f"{min(found):{form}} to {max(found):{form}}"
+
+    rows = []
+    for name, parts in models.items():
+        pairs = [
+            (part["methods"]["guided"], part["methods"]["learned"])
+            for part in parts.values()
+            if "learned" in part["methods"]
+        ]
+        if not pairs:
+            continue
+        errors = [[after["rmse"][k] / before["rmse"][k] for before, after in pairs] for k in (0, 1)]
+        columns = parts["0"]["columns"]
+        gains = [(after["mean_log_score"] - before["mean_log_score"]) / columns for before, after in pairs]
+        bands = [[100 * (after["coverage"][k] - before["coverage"][k]) for before, after in pairs] for k in (0, 1)]
+        rows.append(
+            [
+                name,
+                *(span(found, ".4f") for found in errors),
+                span(gains, "+.5f"),
+                *(span(found, "+.1f") for found in bands),
+            ]
+        )
+    header = ["model", "filtering error", "smoothing error", "log score", "filtering bands", "smoothing bands"]
+    return table(header, rows)
 
 
 def references(models: dict[str, Parts]) -> str:
@@ -135,8 +167,8 @@ def times(models: dict[str, Parts]) -> str:
         row, compiling = values(parts, method, "microseconds"), values(parts, method, "compile_seconds")
         return f"{min(row):.1f}; {max(compiling):.1f}" if row else status(parts, method)
 
-    rows = [[name, *(cell(parts, method) for method in methods.METHODS)] for name, parts in models.items()]
-    return table(["model", *(f"{method}: µs a row; s to compile" for method in methods.METHODS)], rows)
+    rows = [[name, *(cell(parts, method) for method in methods.UNLEARNED)] for name, parts in models.items()]
+    return table(["model", *(f"{method}: µs a row; s to compile" for method in methods.UNLEARNED)], rows)
 
 
 def draw(models: dict[str, Parts], path: Path) -> None:

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from backstream import StateSpaceModel
 from benchmarks.zoo.case import Case
-from benchmarks.zoo.references.particles import Particles
+from benchmarks.zoo.references.paths import Paths
 
 
 class BearingsOnly(StateSpaceModel):
@@ -42,6 +42,7 @@ CASE = Case(
     field="sonar",
     about="vessel by bearings from a moving observer",
     build=lambda: BearingsOnly(jnp.array(0.04), jnp.array(0.02)),
-    reference=Particles(),
+    reference=Paths(most_runs=1),
+    rows=300,
     inputs=observer,
 )

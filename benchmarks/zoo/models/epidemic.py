@@ -6,7 +6,7 @@ from jaxtyping import Array
 
 from backstream import StateSpaceModel
 from benchmarks.zoo.case import Case
-from benchmarks.zoo.references.particles import Particles
+from benchmarks.zoo.references.paths import Paths
 
 
 class Epidemic(StateSpaceModel):
@@ -43,5 +43,6 @@ CASE = Case(
     field="epidemiology",
     about="SEIRS, negative binomial case counts",
     build=lambda: Epidemic(jnp.array(5000.0), jnp.array(10.0)),
-    reference=Particles(),
+    reference=Paths(most_runs=1),
+    rows=300,
 )

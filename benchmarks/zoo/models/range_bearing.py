@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from backstream import StateSpaceModel
 from benchmarks.zoo.case import Case
-from benchmarks.zoo.references.particles import Particles
+from benchmarks.zoo.references.paths import Paths
 
 HOLDING_POINT = (0.0, 30.0)
 
@@ -44,6 +44,6 @@ CASE = Case(
     field="radar",
     about="aircraft in range and bearing",
     build=lambda: RangeBearing(jnp.array(0.05), jnp.array([0.5, 0.02])),
-    reference=Particles(),
+    reference=Paths(),
     raw=shown,
 )

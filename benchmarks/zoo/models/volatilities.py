@@ -41,4 +41,5 @@ CASE = Case(
     about="stochastic volatility, three series",
     build=build,
     reference=Particles(),
+    rows=500,
 )

@@ -11,14 +11,17 @@ from benchmarks.zoo import laws
 from benchmarks.zoo.case import Data, Posterior
 
 MOST_AT_EDGE = 1e-6
+WIDENING = 1.5
+MOST_WIDENINGS = 6
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Forward and backward recursions over `nodes` equidistant nodes that reach `margin` beyond the simulated states.
+    """Forward and backward recursions over equidistant nodes that reach `margin` beyond the simulated states.
 
-    The step must be below the standard deviation of the transition, where the trapezoidal rule's error is far below
-    1e-6; the result with half as many nodes is the proof.
+    The step is that of `nodes` nodes over that range. It must be below the standard deviation of the transition, where
+    the trapezoidal rule's error is far below 1e-6; the result with half as many nodes is the proof. Where mass is at
+    an end, the range grows, with the same step.
     """
 
     margin: float
@@ -26,16 +29,22 @@ class Grid:
     name: str = "grid"
 
     def run(self, model, data: Data, seed: int) -> tuple[Posterior, Posterior, str]:
-        low, high = data.states.min() - self.margin, data.states.max() + self.margin
+        centre, reach = (data.states.max() + data.states.min()) / 2, np.ptp(data.states) / 2 + self.margin
         rows = jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us)
-        found, edges = [], []
-        for nodes in (self.nodes, self.nodes // 2):
-            posterior, edge = grid_smoother(model, jnp.linspace(low, high, nodes), *rows)
-            found.append(Posterior(*map(np.asarray, posterior)))
-            edges.append(float(edge))
-        if max(edges) > MOST_AT_EDGE:
-            raise ValueError(f"A share of {max(edges):.1g} of a row is at the edge of the grid: it needs more margin.")
-        return found[0], found[1], f"{self.nodes} nodes"
+        wider = [WIDENING**turn for turn in range(MOST_WIDENINGS + 1)]
+        for factor in wider:
+            most = round(factor * self.nodes)
+            found = [
+                grid_smoother(model, jnp.linspace(centre - factor * reach, centre + factor * reach, nodes), *rows)
+                for nodes in (most, most // 2)
+            ]
+            edge = max(float(edge) for _, edge in found)
+            if edge <= MOST_AT_EDGE:
+                full, half = (Posterior(*map(np.asarray, posterior)) for posterior, _ in found)
+                return full, half, f"{most} nodes"
+        raise ValueError(
+            f"A share of {edge:.1g} of a row is at the edge of a grid that is {wider[-1]:.0f} times as wide."
+        )
 
 
 @eqx.filter_jit

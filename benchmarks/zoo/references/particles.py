@@ -6,8 +6,6 @@ decides how many particles are needed.
 """
 
 from dataclasses import dataclass
-from functools import reduce
-from itertools import accumulate
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,8 +20,8 @@ from benchmarks.zoo.case import Data, Posterior
 from benchmarks.zoo.scores import normalised_rmse
 
 NEWTON_STEPS = 8
-CANDIDATES = 8
-"""What the smoother offers each trajectory in a row beside its ancestor."""
+STEPS = 4
+"""Of each kind that the smoother's trajectories try in a row."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def particle_smoother(model, ys: jax.Array, us, number: int, key: jax.Array) -> 
     """Filter, then backward simulation."""
     key_filter, key_smoother = jax.random.split(key)
     clouds, filtered, log_score = _filter(model, ys, us, number, key_filter)
-    smoothed = _simulate_backward(model, clouds, us, CANDIDATES, key_smoother)
+    smoothed = _simulate_backward(model, clouds, us, key_smoother)
     return Posterior(*filtered, *smoothed, log_score)
 
 
@@ -167,13 +165,13 @@ def _moments(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, (x - mean).T @ (weight[:, None] * (x - mean))
 
 
-def _simulate_backward(model, clouds: Cloud, us, candidates: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _simulate_backward(model, clouds: Cloud, us, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Means and covariances of the smoothing laws, from as many trajectories as there are particles.
 
     The ancestor of a particle is a draw of the backward kernel, since proposals are optimal for the quadratic. To keep
-    trajectories from meeting, each chooses between its ancestor and `candidates` fresh draws of the filter, by the
-    density of the transition: a step that leaves the backward kernel invariant. The candidates of all trajectories are
-    the filter's evenly weighted particles in their order, shifted at random: neighbours in memory stay neighbours.
+    trajectories from meeting, each moves on from its ancestor by Metropolis–Hastings steps among the particles, which
+    leave the backward kernel invariant. The particles are sorted along a curve that keeps neighbours together, so that
+    steps to near places on it are often accepted where the kernel is narrow.
     """
     last = jax.tree.map(lambda leaf: leaf[-1], clouds)
     number = len(last.log_weight)
@@ -182,22 +180,25 @@ def _simulate_backward(model, clouds: Cloud, us, candidates: int, key: jax.Array
     def step(chosen, row):
         t, u_next, key = row
         cloud, later = (jax.tree.map(lambda leaf, at=at: leaf[at], clouds) for at in (t, t + 1))
-        key_even, key_shift, key_choice = jax.random.split(key, 3)
         L = laws.normal_factor(model.transition(cloud.x[0], u_next))
         moved = jax.vmap(lambda x: laws.mean(model.transition(x, u_next)))(cloud.x)
-        here = solve_triangular(L, moved.T, lower=True)
+        order = jnp.argsort(_place_on_curve(moved))
+        here = solve_triangular(L, moved[order].T, lower=True)
         there = solve_triangular(L, later.x[chosen].T, lower=True)
-        even, ancestor = _systematic(jnp.exp(cloud.log_weight), key_even), later.ancestor[chosen]
-        shifts = jax.random.randint(key_shift, (candidates,), 0, number)
-        twice = jnp.concatenate([here[:, even]] * 2, 1)
-        fresh = [jax.lax.dynamic_slice_in_dim(twice, shifts[k], number, 1) for k in range(candidates)]
-        log_density = [-0.5 * ((there - one) ** 2).sum(0) for one in (here[:, ancestor], *fresh)]
-        weight = [jnp.exp(one - reduce(jnp.maximum, log_density)) for one in log_density]
-        *ends_of_parts, total = accumulate(weight)
-        target = jax.random.uniform(key_choice, (number,)) * total
-        place = sum((end < target).astype(jnp.int32) for end in ends_of_parts)
-        shifted = even[(jnp.arange(number) + shifts[jnp.maximum(place - 1, 0)]) % number]
-        chosen = jnp.where(place == 0, ancestor, shifted)
+        log_weight = cloud.log_weight[order]
+
+        def log_density(at):
+            return log_weight[at] - 0.5 * ((there - here[:, at]) ** 2).sum(0)
+
+        at = jnp.zeros(number, jnp.int32).at[order].set(jnp.arange(number, dtype=jnp.int32))[later.ancestor[chosen]]
+        density = log_density(at)
+        for near, one_key in zip([True, False] * STEPS, jax.random.split(key, 2 * STEPS), strict=True):
+            key_away, key_choice = jax.random.split(one_key)
+            other = (at + _steps_along(number, near, key_away)) % number
+            offered = log_density(other)
+            taken = jnp.log(jax.random.uniform(key_choice, (number,), jnp.float32)) < offered - density
+            at, density = jnp.where(taken, other, at), jnp.where(taken, offered, density)
+        chosen = order[at].astype(jnp.int32)
         return chosen, _moments(cloud.x[chosen], jnp.full(number, 1 / number))
 
     steps = len(clouds.x) - 1
@@ -206,3 +207,25 @@ def _simulate_backward(model, clouds: Cloud, us, candidates: int, key: jax.Array
     _, found = jax.lax.scan(step, ends, rows, reverse=True)
     end = _moments(last.x, jnp.exp(last.log_weight))
     return tuple(jnp.concatenate([part, at_end[None]]) for part, at_end in zip(found, end, strict=True))
+
+
+def _place_on_curve(x: jax.Array) -> jax.Array:
+    """The place of each point on the Morton curve through the box of all points: near places are near points."""
+    d = x.shape[1]
+    bits = 30 // d
+    low, high = x.min(0), x.max(0)
+    cell = jnp.minimum((x - low) / (high - low) * 2**bits, 2**bits - 1).astype(jnp.int32)
+    place = jnp.zeros(len(x), jnp.int32)
+    for bit in range(bits):
+        for axis in range(d):
+            place = place | (((cell[:, axis] >> bit) & 1) << (bit * d + axis))
+    return place
+
+
+def _steps_along(number: int, near: bool, key: jax.Array) -> jax.Array:
+    """Steps to other places, as often up as down: of all sizes up to a sixteenth of the places, or anywhere."""
+    if not near:
+        return jax.random.randint(key, (number,), 0, number, jnp.int32)
+    key_size, key_sign = jax.random.split(key)
+    size = jnp.exp2(jax.random.uniform(key_size, (number,), jnp.float32) * np.log2(number / 16)).astype(jnp.int32)
+    return jnp.where(jax.random.bernoulli(key_sign, shape=(number,)), size, -size)

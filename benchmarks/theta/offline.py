@@ -1,0 +1,78 @@
+"""Maximum likelihood on all rows at once: scipy on the log score of the guided filter."""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+
+import backstream as bs
+from backstream.learning.parameters import ModelParameters
+
+
+class Offline(NamedTuple):
+    """The estimate in the unconstrained parameters, its covariance and the mean log score it reaches."""
+
+    theta: np.ndarray
+    covariance: np.ndarray
+    log_score: float
+
+
+@eqx.filter_jit
+def mean_log_score(raw, rebuild, parameters, q, ys, inputs):
+    """Of the rows given those before them, at one θ."""
+    p = parameters.model(rebuild(raw))
+
+    def step(state, row):
+        state = q.update(p, state, *row)
+        return state, q.log_score(state)
+
+    u0 = jax.tree.map(lambda leaf: leaf[0], inputs)
+    return jax.lax.scan(step, q.init(p, u0), (ys, inputs))[1].mean()
+
+
+@eqx.filter_jit
+def value_and_gradient(raw, rebuild, parameters, q, ys, inputs):
+    """Forward derivatives: few parameters, many rows."""
+    value, push = jax.linearize(lambda raw: mean_log_score(raw, rebuild, parameters, q, ys, inputs), raw)
+    return value, jax.vmap(push)(jnp.eye(len(raw)))
+
+
+def maximum_likelihood(start: bs.StateSpaceModel, q: Any, ys: np.ndarray, inputs: Any) -> Offline:
+    """From `start`, best the truth: the optimiser must not add an error of its own."""
+    parameters = ModelParameters(start)
+    raw, rebuild = ravel_pytree(parameters.unconstrained())
+    rebuild = jax.tree_util.Partial(rebuild)
+    both = functools.partial(
+        value_and_gradient, rebuild=rebuild, parameters=parameters, q=q, ys=jnp.asarray(ys), inputs=inputs
+    )
+
+    def loss(x):
+        value, gradient = both(jnp.asarray(x))
+        return -float(value), -np.asarray(gradient, float)
+
+    found = scipy.optimize.minimize(loss, np.asarray(raw), jac=True, method="BFGS", options={"gtol": 1e-6})
+    hessian = np.stack([(loss(found.x + h)[1] - loss(found.x - h)[1]) / 2e-3 for h in 1e-3 * np.eye(len(raw))])
+    return Offline(found.x, np.linalg.inv((hessian + hessian.T) / 2) / len(ys), -found.fun)
+
+
+def unobserved_components(name: str, ys: np.ndarray, inputs: Any) -> np.ndarray | None:
+    """What statsmodels finds on the same rows, as the unconstrained parameters of `name`; None where it has no such
+    model."""
+    from statsmodels.tsa.statespace.structural import UnobservedComponents
+
+    kinds: dict[str, dict[str, Any]] = {
+        "local level": {"level": "local level"},
+        "local linear trend": {"level": "local linear trend"},
+        "seasonal": {"level": "local level", "seasonal": 4},
+    }
+    if name not in kinds:
+        return None
+    found = UnobservedComponents(np.asarray(ys)[:, 0], **kinds[name]).fit(disp=False, maxiter=500)
+    values = dict(zip(found.model.param_names, found.params, strict=True))
+    order = ["sigma2.level", "sigma2.trend", "sigma2.seasonal", "sigma2.irregular"]
+    return np.array([0.5 * np.log(max(values[key], 1e-12)) for key in order if key in values])
