@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from backstream.estimators.autodiff import AutodiffThroughWeights
 from backstream.estimators.base import Scan, flatten
-from backstream.estimators.exact import exact_elbo
-from backstream.estimators.score import RecursiveScore
+from backstream.estimators.recursive.score import RecursiveScore
+from backstream.estimators.reference.autodiff import AutodiffThroughWeights
+from backstream.estimators.reference.exact import exact_elbo
 from backstream.families import Kalman
 from backstream.models import LinearGaussian
 

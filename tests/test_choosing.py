@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from backstream.choosing import choose
+from backstream._jax.choosing import choose
 
 
 def root(scale, x):

@@ -8,7 +8,7 @@ import resource
 import pyarrow.parquet as pq
 import pytest
 
-from backstream.io.checkpoints import Checkpoints
+from backstream.runs.checkpoints import Checkpoints
 from command import MODEL, SMALL, contents, csv_lines, here, run
 
 # So that a directory without permission to write cannot be written by root either.
@@ -110,9 +110,9 @@ def test_text_in_a_numeric_column_and_a_full_disk(tmp_path):
     said = sentence("stream", "stochastic-volatility", obs, "--out", folder, "--resume", check=2)
     assert "made with model.name = 'chaotic-rnn', not 'stochastic-volatility'" in said
     config = folder / "config.toml"
-    config.write_text(config.read_text().replace('version = "0.1.0"', 'version = "0.0.7"', 1))
+    config.write_text(config.read_text().replace("format_version = 1", "format_version = 7", 1))
     said = sentence(*command, "--resume", check=2)
-    assert "was made by backstream 0.0.7, and this is 0.1.0" in said
+    assert "in format 7; backstream 0.2.0 reads formats up to 1" in said
 
 
 def test_parameters_that_a_model_refuses(tmp_path):

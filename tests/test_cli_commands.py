@@ -128,11 +128,11 @@ def test_a_run_with_inputs_resumes(tmp_path, method):
     settings = backstream.Settings(method=method, lag=4, trajectories=2, particles=4, monitor_every=20)
     options = {"settings": settings, "columns": columns, "progress": False}
     options["saving"] = backstream.Saving(checkpoint_every=30)
-    whole = backstream.stream(Moved(), frame, tmp_path / "whole", **options)
-    backstream.stream(Moved(), frame[:45], tmp_path / "run", **options)
-    again = backstream.stream(Moved(), frame, tmp_path / "run", resume=True, **options)
-    assert again.filtered().num_rows == 60 and again.filtered().equals(whole.filtered())
-    assert not np.any(whole.filtered()["refused"])
+    whole = backstream.learn(Moved(), frame, out=tmp_path / "whole", **options)
+    backstream.learn(Moved(), frame[:45], out=tmp_path / "run", **options)
+    again = backstream.learn(Moved(), frame, out=tmp_path / "run", resume=True, **options)
+    assert again.filtered.table.num_rows == 60 and again.filtered.table.equals(whole.filtered.table)
+    assert not np.any(whole.filtered.table["refused"])
 
 
 @pytest.mark.slow
@@ -145,23 +145,23 @@ def test_python_does_the_same_job(tmp_path):
     settings = backstream.Settings(lag=4, trajectories=2, width=4, monitor_every=20)
     saving = backstream.Saving(checkpoint_every=30)
     options = {"settings": settings, "saving": saving, "progress": False}
-    first = backstream.stream(model, ys[:45], tmp_path / "run", **options)
+    first = backstream.learn(model, ys[:45], out=tmp_path / "run", **options)
     assert first.learned.position == 45
-    again = backstream.stream(model, ys, tmp_path / "run", resume=True, **options)
-    assert again.learned.position == 60 and again.filtered().num_rows == 60 and len(again.reports()) == 2
+    again = backstream.learn(model, ys, out=tmp_path / "run", resume=True, **options)
+    assert again.learned.position == 60 and again.filtered.table.num_rows == 60 and len(again.reports) == 2
     opened = backstream.Run(tmp_path / "run", model)
     smoothed = opened.smooth(ys)
     np.testing.assert_array_equal(smoothed.to_arrow()["mean_0"], np.asarray(smoothed.mean)[:, 0])
     np.testing.assert_array_equal(smoothed.to_pandas()["std_0"], np.asarray(smoothed.std())[:, 0])
     frame = pandas.DataFrame({"at": np.arange(60), "y": ys[:, 0]})
     columns = backstream.Columns(observed=("y",), time="at")
-    same = backstream.stream(model, frame, tmp_path / "frame", columns=columns, **options)
-    np.testing.assert_array_equal(same.filtered()["mean_0"], again.filtered()["mean_0"])
+    same = backstream.learn(model, frame, out=tmp_path / "frame", columns=columns, **options)
+    np.testing.assert_array_equal(same.filtered.table["mean_0"], again.filtered.table["mean_0"])
     assert opened.forecast(5).observations.to_arrow().num_rows == 5
     with pytest.raises(ValueError, match="made in Python"):
         _ = backstream.Run(tmp_path / "run").learned
     with pytest.raises(ValueError, match="already holds a run"):
-        backstream.stream(model, ys, tmp_path / "run", **options)
+        backstream.learn(model, ys, out=tmp_path / "run", **options)
 
 
 def test_help_teaches_and_is_quick():
@@ -182,7 +182,7 @@ def test_completion():
     """What the shell asks for when TAB is pressed."""
     words = {"_BACKSTREAM_COMPLETE": "complete_bash", "COMP_WORDS": "backstream stream --check", "COMP_CWORD": "2"}
     ended = subprocess.run([BACKSTREAM], env=environment() | words, capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == ["--checkpoint-every"]
+    assert ended.stdout.split() == ["--checkpoint-every", "--checkpoint-seconds"]
 
 
 def test_version():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from backstream.io.checkpoints import Checkpoints
+from backstream.runs.checkpoints import Checkpoints
 from command import MODEL, SECONDS, SMALL, Running, contents, csv_lines, here, run
 
 ROWS = 130
@@ -65,7 +65,7 @@ def test_kill_and_resume_give_the_same_bytes(uninterrupted, tmp_path):
     part = tmp_path / "run" / "filtered" / "000000000060.parquet"
     part.write_bytes((tmp_path / "run" / "filtered" / "000000000030.parquet").read_bytes())
     with open(tmp_path / "run" / "metrics.jsonl", "ab") as file:
-        file.write(b'{"version": "0.1.0", "t": 81, "elb')
+        file.write(b'{"version": "0.2.0", "t": 81, "elb')
     here("stream", *MODEL, uninterrupted / "obs.csv", "--out", tmp_path / "run", "--resume", "--no-print")
     assert_equals(tmp_path / "run", uninterrupted)
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from backstream.cli.settings import effective
-from backstream.io import toml
-from backstream.io.catalogue import SHIPPED, Identity, ModelChoice, find
-from backstream.io.config import Columns, Config, Saving, read_config
-from backstream.io.errors import InputError
-from backstream.io.results import Run
+from backstream.data.columns import Columns
+from backstream.engine.run import Run
+from backstream.errors import InputError
 from backstream.learning import Settings
+from backstream.runs import toml
+from backstream.runs.config import Config, Saving, read_config
+from backstream.runs.model_registry import SHIPPED, Identity, ModelChoice, find
 
 FLAGS = {"model": {"name": "growth", "parameters": {}}}
 
@@ -106,8 +107,10 @@ def test_a_continued_run_keeps_its_settings(tmp_path):
     ):
         with pytest.raises(InputError, match=said):
             effective({**FLAGS, **flags}, None, tmp_path)
-    recorded(tmp_path, version="0.0.7")
-    with pytest.raises(InputError, match=r"made by backstream 0\.0\.7"):
+    before = recorded(tmp_path, version="0.0.7")
+    assert effective(FLAGS, None, tmp_path)[0] == before  # another version of the package, the same format
+    recorded(tmp_path, format_version=0)
+    with pytest.raises(InputError, match=r"in an older format, which backstream 0\.2\.0 cannot read"):
         effective(FLAGS, None, tmp_path)
 
 

@@ -34,7 +34,7 @@ from backstream.estimators import (
     WindowIncrement,
     moments,
 )
-from backstream.families import Conjugate, Innovation, Kalman, PerStep, Recurrent
+from backstream.families import Conjugate, Guided, Kalman, PerStep, Recurrent
 from backstream.models import ChaoticRNN, LinearGaussian, StochasticVolatility
 
 KEY = jax.random.key(0)
@@ -51,8 +51,7 @@ def families(dtype):
     made = {
         "kalman": Kalman.random(p["linear"], key=KEY),
         "conjugate": Conjugate.create(2, 2, width=4, key=KEY),
-        "innovation": Innovation.from_model(p["chaotic"], width=4, key=KEY),
-        "tangent": Innovation.from_model(p["chaotic"], width=4, shared=True, tangent=True, key=KEY),
+        "guided": Guided.from_model(p["chaotic"], dtype=dtype),
         "recurrent": Recurrent.create(2, 2, width=4, key=KEY),
         "per_step": PerStep.create(2, 2, width=4, key=KEY),
     }
@@ -80,16 +79,16 @@ EXTRAS = [
 ]
 CASES = [("linear", "kalman", e) for e in ESTIMATORS]
 CASES += [
-    (m, f, e) for m in ("linear", "chaotic", "volatility") for f in ("innovation", "recurrent") for e in EXTRAS[:1]
+    (m, f, e) for m in ("linear", "chaotic", "volatility") for f in ("conjugate", "recurrent") for e in EXTRAS[:1]
 ]
-CASES += [("chaotic", f, RecursiveScore(3, w)) for f in ("conjugate", "innovation", "recurrent") for w in WEIGHTS]
-CASES += [("chaotic", "innovation", e) for e in EXTRAS[1:]]
-CASES += [("chaotic", "tangent", e) for e in (RecursiveScore(3, MomentCorrected(), Truncated(2)), *EXTRAS[3:6])]
+CASES += [("chaotic", f, RecursiveScore(3, w)) for f in ("conjugate", "guided", "recurrent") for w in WEIGHTS]
+CASES += [("chaotic", "conjugate", e) for e in EXTRAS[1:]]
+CASES += [("chaotic", "guided", e) for e in (RecursiveScore(3, MomentCorrected(), Truncated(2)), *EXTRAS[3:6])]
 CASES += [("chaotic", "per_step", RecursiveScore(3, w, Frozen())) for w in WEIGHTS]
 CASES += [("chaotic", "per_step", Regression(4, KernelRidge(), Frozen()))]
 # The rest is covered with the default sensitivity and baseline: vmap doubles what has to be compiled.
 UNDER_VMAP = [case for case in CASES if not isinstance(case[2], RecursiveScore)]
-UNDER_VMAP += [case for case in CASES if case[1] in ("innovation", "per_step")]
+UNDER_VMAP += [case for case in CASES if case[1] in ("guided", "per_step")]
 
 
 def label(case):

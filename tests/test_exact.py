@@ -10,8 +10,8 @@ from cuthbert.gaussian import kalman
 
 import dense
 from backstream.estimators.base import flatten
-from backstream.estimators.exact import Exact, exact_elbo, exact_log_likelihood
-from backstream.families import Conjugate, Innovation, Kalman, Recurrent
+from backstream.estimators.reference.exact import Exact, exact_elbo, exact_log_likelihood
+from backstream.families import Conjugate, Kalman, Recurrent
 from backstream.models import ChaoticRNN, LinearGaussian
 
 T = 6
@@ -51,7 +51,6 @@ def families(p):
         Kalman.random(p, key=jax.random.key(2)),
         Kalman.from_model(full_model(d, dy)),
         Conjugate.create(d, dy, width=4, key=jax.random.key(3)),
-        Innovation.from_model(p, width=4, key=jax.random.key(4)),
     ]
 
 

@@ -21,7 +21,7 @@ from backstream.estimators import (
     WindowIncrement,
 )
 from backstream.estimators.base import flatten
-from backstream.families import BackwardFamily, Conjugate, Innovation, Kalman, PerStep, Recurrent
+from backstream.families import BackwardFamily, Conjugate, Guided, Kalman, PerStep, Recurrent
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import LinearDynamics, LinearKernel
@@ -66,8 +66,7 @@ P2 = LinearGaussian.random(2, 2, key=KEY)
 FAMILIES = {
     "Kalman": Kalman.random(P2, key=KEY),
     "Conjugate": Conjugate.create(2, 2, 4, key=KEY),
-    "Innovation": Innovation.from_model(P2, 4, key=KEY),
-    "tangent": Innovation.from_model(P2, 4, tangent=True, key=KEY),
+    "Guided": Guided.from_model(P2),
     "Recurrent": Recurrent.create(2, 2, 4, key=KEY),
     "PerStep": PerStep.create(2, 2, 4, key=KEY),
 }
@@ -108,8 +107,7 @@ class Wandering(StateSpaceModel):
 WANDERING, ROWS = Wandering(jnp.array([0.3])), 6
 WAITS = jnp.array([1.0, 0.5, 2.0, 0.1, 1.0, 0.7])[:, None]
 READERS = {
-    "tangent": Innovation.from_model(WANDERING, 4, WAITS[0], shared=True, tangent=True, key=KEY),
-    "clock": Innovation.from_model(WANDERING, 4, WAITS[0], clock=0, key=KEY),
+    "guided": Guided.from_model(WANDERING, WAITS[0]),
     "blind": Recurrent.create(1, 1, 4, key=KEY),
 }
 

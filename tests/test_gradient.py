@@ -21,7 +21,7 @@ from backstream.estimators import (
     SameSample,
     Scan,
 )
-from backstream.estimators.weights import AllPairs, standard_normal
+from backstream.estimators.recursive.weights import AllPairs, standard_normal
 from backstream.families.backward import first_state
 from backstream.gaussian import statistic
 from linear_gaussian import exact, family, model, observations, replicate, vector

@@ -19,12 +19,13 @@ import pytest
 import typer
 
 from backstream.cli import app
-from backstream.io import toml
-from backstream.io.config import Columns, Config
-from backstream.io.errors import InputError
-from backstream.io.results import Run
-from backstream.io.runs import RunWriter
+from backstream.data.columns import Columns
+from backstream.engine.run import Run
+from backstream.errors import InputError
 from backstream.learning import Settings
+from backstream.runs import toml
+from backstream.runs.config import Config
+from backstream.runs.store import RunWriter
 from command import here
 
 EVIL = """
@@ -181,6 +182,8 @@ def hostile_run(folder, tables):
     """A run with results and a checkpoint, and the tables of a model in its configuration."""
     columns, learning = Columns(observed=("y",)), Settings(monitor_every=20)
     config, rows = Config(columns=columns, learning=learning), np.arange(30)
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run" / "config.toml").write_text(config.text())  # its files are there already
     writer = RunWriter(folder / "run", config)
     filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30)}
     writer.add(pa.table(filtered), [])

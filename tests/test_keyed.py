@@ -19,18 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
-from backstream.io import streaming
-from backstream.io.catalogue import describe
-from backstream.io.checkpoints import Checkpoints
-from backstream.io.config import Columns, Config, Saving
-from backstream.io.errors import InputError, RunError
-from backstream.io.keyed import Ticker, assemble, learn
-from backstream.io.results import Run
-from backstream.io.runs import RunWriter, read_reports
-from backstream.io.sources import open_source, read_all
-from backstream.io.streaming import prepare
+from backstream.data.columns import Columns
+from backstream.data.sources import open_source, read_all
+from backstream.engine.driver import learn
+from backstream.engine.fleet_reader import Ticker, assemble
+from backstream.engine.preparation import prepare
+from backstream.engine.run import Run
+from backstream.errors import InputError, RunError
 from backstream.learning import FleetSettings, Settings
 from backstream.models import ChaoticRNN, StateSpaceModel
+from backstream.runs.checkpoints import Checkpoints
+from backstream.runs.config import Config, Saving
+from backstream.runs.model_registry import describe
+from backstream.runs.store import RunWriter, read_rejected, read_reports
 from command import contents, here
 from command import run as run_command
 
@@ -51,7 +52,8 @@ def model():
 
 def config(**fleet):
     fleet = FleetSettings(**{"tick_rows": 4, "watched": 2, **fleet})
-    return Config("0.1.0", "float64", describe(model()), SETTINGS, COLUMNS, Saving(checkpoint_every=30), fleet)
+    saving = Saving(checkpoint_every=30)
+    return Config(1, "0.2.0", "float64", describe(model()), SETTINGS, COLUMNS, saving, fleet)
 
 
 @cache  # one learner, compiled once
@@ -134,7 +136,7 @@ def test_a_run_holds_every_row_with_its_stream(whole):
     assert table["row"].to_pylist() == list(range(100)) and table.column_names[:2] == ["row", "key"]
     assert table["key"].to_pylist() == [row.split(",")[0] for row in lines()[1:]]
     assert np.isfinite(table["mean_0"].to_numpy()).all()
-    reports = Run(whole / "run", model()).reports()
+    reports = Run(whole / "run", model()).reports
     first = list(dict.fromkeys(table["key"].to_pylist()))[:2]
     assert len(reports) >= 2 and {report.stream for report in reports} == set(first)
     for report in reports:  # after 10 rows of its own, counted from the second
@@ -152,7 +154,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(whole, tmp_path):
 
 def test_how_rows_arrive_changes_nothing(whole, tmp_path, monkeypatch):
     """Blocks of a few bytes in place of whole files."""
-    import backstream.io.lines as module
+    import backstream.data.lines as module
 
     read = module.os.read
     monkeypatch.setattr(module.os, "read", lambda descriptor, size: read(descriptor, 50))
@@ -161,25 +163,30 @@ def test_how_rows_arrive_changes_nothing(whole, tmp_path, monkeypatch):
 
 
 def test_one_bad_stream_does_not_stop_the_others(whole, tmp_path):
-    """It is set aside from its bad row on; up to there nothing changes; the run says so, and fails in the end."""
+    """Its bad rows are set aside, with the reason and their content; everything else is read; the run says so, and
+    fails in the end. What was counted is so also after a stop."""
     rows, said = lines(), []
     bad = next(i for i in range(50, 100) if rows[i].startswith("c"))
     nameless = next(i for i in range(60, 100) if rows[i].startswith("d"))
     rows[bad] += ",7"
     rows[nameless] = rows[nameless].replace("d", "", 1)
-    with pytest.raises(RunError, match=r"1 of the streams could not be read to the end .'c'.*has 3 cells"):
-        run(write(tmp_path, rows), tmp_path / "run", warn=said.append)
-    assert [word in said[0] + said[1] for word in ("'c' is set aside", "belongs to no stream")] == [True, True]
+    run(write(tmp_path, rows), tmp_path / "run", pieces=2, warn=said.append)
+    with pytest.raises(RunError, match=r"2 rows of .*obs.csv could not be used, .*has 3 cells.*run/rejected\.jsonl"):
+        run(tmp_path / "obs.csv", tmp_path / "run", warn=said.append)
+    assert [word in said[0] + said[1] for word in ("has 3 cells", "belongs to no stream")] == [True, True]
+    rejected = [(one.row, one.key, one.content) for one in read_rejected(tmp_path / "run")]
+    assert rejected == [(bad - 1, "c", rows[bad]), (nameless - 1, "", rows[nameless])]
     found, good = (pq.read_table(folder / "run" / "filtered") for folder in (tmp_path, whole))
     mean, keys = found["mean_0"].to_numpy(), good["key"].to_pylist()
     assert found["row"].to_pylist() == list(range(100))
     closed = bad - 1 - 4  # a tick of 4 rows may have the bad one in it
     np.testing.assert_array_equal(mean[:closed], good["mean_0"].to_numpy()[:closed])
-    left_out = [i for i, key in enumerate(keys) if i == nameless - 1 or (key == "c" and i >= bad - 1)]
+    left_out = [bad - 1, nameless - 1]
     assert np.flatnonzero(np.isnan(mean)).tolist() == left_out
     assert np.flatnonzero(found["refused"].to_numpy()).tolist() == left_out
     opened = Run(tmp_path / "run", model())
-    assert opened.streams() == list("abde") and int(opened.stream("e").t) == keys.count("e")
+    assert opened.streams() == list("abcde") and int(opened.stream("e").t) == keys.count("e")
+    assert int(opened.stream("c").t) == keys.count("c") - 1
 
 
 def test_what_was_learned_is_used_stream_by_stream(whole):
@@ -188,7 +195,7 @@ def test_what_was_learned_is_used_stream_by_stream(whole):
     batch = opened.data(whole / "obs.csv")
     smoothed = opened.smooth(batch)
     rows = [i for i, key in enumerate(batch.keys) if key == "b"]
-    alone = opened.smooth(batch._replace(ys=batch.ys[rows], keys=None))
+    alone = opened.smooth(replace(batch, ys=batch.ys[rows], keys=None))
     np.testing.assert_allclose(np.asarray(smoothed.mean)[rows], alone.mean, rtol=1e-12)
     assert opened.streams() == list("abcde")
     ahead = opened.forecast(3, stream="b")
@@ -201,20 +208,20 @@ def test_what_was_learned_is_used_stream_by_stream(whole):
 
 @pytest.mark.slow
 def test_every_command_knows_the_streams(tmp_path, monkeypatch):
-    """A run from the command line in which the dimension of one stream changes: it alone is given up, in learning and
-    in smoothing, and both end with code 1. What a command says of a stream is what the files hold of it."""
+    """A run from the command line in which one row has too many cells: it alone is set aside, in learning and in
+    smoothing, and both end with code 1. What a command says of a stream is what the files hold of it."""
     rows, folder = lines(), tmp_path / "run"
     last = max(i for i, row in enumerate(rows) if row.startswith("c,"))
     rows[last] += ",1.0"
     source, states = write(tmp_path, rows), tmp_path / "states.csv"
     states.write_text("x\n" + "\n".join(f"{np.sin(i):.3f}" for i in range(100)) + "\n")
     said = run_command(*ARGUMENTS, source, "--out", folder, check=1).stderr
-    assert f"line {last + 1}, has 3 cells" in said and "1 of the streams could not be read to the end ('c')" in said
+    assert f"line {last + 1}, has 3 cells" in said and f"1 rows of {source} could not be used" in said
     stderr = here(*ARGUMENTS, source, "--key", "machine", "--out", tmp_path / "no", check=2).stderr
     assert "has no column 'machine'; it has: sensor, y." in stderr and not (tmp_path / "no").exists()
 
     stderr = here("smooth", folder, source, check=1).stderr
-    assert f"line {last + 1}, has 3 cells, but the header has 2. The stream 'c' ends there." in stderr
+    assert f"line {last + 1}, has 3 cells, but the header has 2. The row is passed over." in stderr
     smoothed = pq.read_table(folder / "smoothed.parquet")
     mean, keys = smoothed["mean_0"].to_numpy(), np.asarray(smoothed["key"].to_pylist())
     assert np.flatnonzero(np.isnan(mean)).tolist() == [last - 1]
@@ -223,10 +230,10 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.nanmean(np.abs(mean - truth)), rel=1e-9)
     here("forecast", folder, "--horizon", 3, "--stream", "a", "--stream", "d", "--samples", 20)
     assert pq.read_table(folder / "forecast.parquet")["key"].to_pylist() == ["a"] * 3 + ["d"] * 3
-    assert "no stream 'c'" in here("forecast", folder, "--stream", "c", check=2).stderr
+    assert "no stream 'z'" in here("forecast", folder, "--stream", "z", check=2).stderr
 
     stdout = here("inspect", folder).stdout
-    assert "4 by sensor, one posterior learned from all" in stdout and "Set aside  c:" in stdout
+    assert "5 by sensor, one posterior learned from all" in stdout and "Set aside  1 rows, in rejected.jsonl" in stdout
     watched = {report.stream for report in read_reports(folder)}
     assert watched and all(f"ELBO       {name}: " in stdout for name in watched)
     assert "no stream 'z' among its 5" in here("plot", folder, "--stream", "z", check=2).stderr
@@ -272,18 +279,18 @@ def test_inputs_time_and_model_of_each_stream_are_its_own(tmp_path):
     together = Config(**kept, columns=columns, fleet=FleetSettings(common=False, tick_rows=4))
     apart = Config(**kept, columns=replace(columns, key=None))
 
-    def learned(made, folder, rows, learn):
+    def learned(made, folder, rows):
         source = folder.with_suffix(".csv")
         source.write_text("\n".join([header, *rows]) + "\n")
         with closing(RunWriter(folder, made)) as writer:
             list(learn(world, open_source(source, made.columns, dtype="float64"), made, writer))
         opened = Run(folder, world)
-        return opened, opened.filtered(), opened.smooth(source)
+        return opened, opened.filtered.table, opened.smooth(source)
 
-    opened, filtered, smoothed = learned(together, tmp_path / "run", rows, learn)
+    opened, filtered, smoothed = learned(together, tmp_path / "run", rows)
     for name in "ab":
         own = [row for row in rows if row.startswith(name)]
-        alone, told, law = learned(apart, tmp_path / name, own, streaming.learn)
+        alone, told, law = learned(apart, tmp_path / name, own)
         mine = [i for i, row in enumerate(rows) if row.startswith(name)]
         for column in ("mean_0", "std_0"):
             np.testing.assert_allclose(filtered[column].to_numpy()[mine], told[column].to_numpy(), rtol=1e-9)

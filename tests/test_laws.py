@@ -10,7 +10,6 @@ import scipy.stats
 
 import backstream as bs
 from backstream.families import Guided
-from backstream.families.linearise import linearise
 from backstream.metrics import particle_limit
 from backstream.models import StateSpaceModel, check_model, check_observations, log_emission, log_prior, log_transitions
 from backstream.models.laws import mean_of, variance_of
@@ -78,7 +77,6 @@ def test_a_law_of_single_numbers_is_one_of_vectors_with_one_entry():
         lambda p: log_transitions(p, x, x),
         lambda p: particle_limit(p, ys[:5], num_particles=20, num_trajectories=2, key=key),
         lambda p: bs.forecast(p, bs.filter(p, q, ys), 3, 5, key=key),
-        lambda p: linearise(p, key=key),
     ):
         for ours, theirs in zip(jax.tree.leaves(log(bare)), jax.tree.leaves(log(dressed)), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-12)
@@ -187,7 +185,6 @@ def test_an_angle_as_a_state_has_the_spread_of_its_draws():
     found = bs.filter(p, Guided.from_model(p), np.full((2, 1), np.nan))
     np.testing.assert_allclose(found.mean[:, 0], [3.0, 3.5], rtol=1e-12)
     np.testing.assert_allclose(found.cov[:, 0, 0], [1 / 400, 1 / 400 + 1 / 100], rtol=0.01)
-    np.testing.assert_allclose(linearise(p, key=jax.random.key(0)).emission_scale, 50**-0.5, rtol=0.01)
 
 
 # ---- supports --------------------------------------------------------------------------------------------------------

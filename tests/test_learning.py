@@ -25,11 +25,10 @@ from backstream.estimators import (
     Renewal,
     Scan,
 )
-from backstream.families import Conjugate, Guided, Innovation, Kalman, PerStep
+from backstream.families import Conjugate, Guided, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
-from backstream.learning.defaults import build
 from backstream.learning.parameters import ModelParameters
-from backstream.metrics import rmse
+from backstream.learning.presets import build
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel, StochasticVolatility
 from linear_gaussian import family, model, observations
 
@@ -217,7 +216,7 @@ def test_a_stream_is_learned_and_the_monitor_agrees(estimator):
     """Chaotic RNN, d = 2: the averaged λ has a better unbiased ELBO than the start, and the learner says the same."""
     p = ChaoticRNN.random(2, key=KEY)
     _, ys = p.simulate(3001, key=jax.random.key(1))
-    q = Innovation.from_model(p, width=8, key=jax.random.key(2))
+    q = Conjugate.create(2, 2, 8, key=jax.random.key(2))
     made, monitor = learner(p, estimator, 3e-3), Monitor(window=1000)
     unbiased = BackwardTrajectories(20)
     before = unbiased(p, q, ys, key=KEY).elbo / len(ys)
@@ -328,47 +327,3 @@ class Wandering(StateSpaceModel):
 
     def emission(self, x, u=None):
         return dist.Normal(x, 0.5).to_event(1)
-
-
-def test_steps_of_unequal_length_are_learned_through_the_input():
-    """Observations after 0.1 to 30 units of time. With a clock the family starts at the exact filter, which is Kalman's
-    with the model's own A(u), Q(u), and learning keeps it there; blind to time it cannot come as close."""
-    p = Wandering()
-    inputs = np.exp(np.random.default_rng(0).uniform(np.log(0.1), np.log(30.0), (1001, 1)))
-    states, ys = p.simulate(1001, inputs, key=KEY)
-    errors = {}
-    for clock in (0, None):
-        q = Innovation.from_model(p, 4, inputs[0], clock=clock, key=KEY)
-        made = learner(p, FixedLag(2, 4), 1e-3)
-        state, _ = made.init(q, ys[0], inputs[0], key=KEY)
-        state, _ = made.scan(state, ys[1:], inputs[1:])
-        errors[clock] = rmse(posterior.filter(p, state.average, ys, inputs).mean, states)
-    mean, variance, exact = 0.0, 1.0, []
-    for t, (y, u) in enumerate(zip(np.asarray(ys)[:, 0], inputs[:, 0], strict=True)):
-        kept = np.exp(-0.1 * u)
-        mean, variance = (kept * mean, kept**2 * variance + 1 - kept**2) if t else (0.0, 1.0)
-        gain = variance / (variance + 0.25)
-        mean, variance = mean + gain * (y - mean), (1 - gain) * variance
-        exact.append([mean])
-    best = rmse(exact, states)
-    assert errors[0] < 1.02 * best
-    assert errors[None] > 1.05 * best
-
-
-@pytest.mark.slow
-def test_volatility_parameters_are_learned_from_a_stream():
-    """θ of a volatility stream, started far off, comes two thirds of the way to what it was simulated with.
-
-    One fixed seed; 10 000 observations, read once, do not bring it all the way. See docs/decisions.md.
-    """
-    truth = StochasticVolatility(jnp.array([-0.2]), jnp.array([0.95]), jnp.array([0.3]))
-    start = StochasticVolatility(jnp.array([0.5]), jnp.array([0.8]), jnp.array([0.6]))
-    ys = truth.simulate(10_001, key=jax.random.key(7))[1]
-    estimator = RecursiveScore(30, MomentCorrected(cap=1e3), learn_model=True)
-    made = OnlineLearner(start, estimator, optax.adam(2e-3), optax.adam(5e-3), averaging=Averaging(3000.0))
-    state, _ = made.init(Innovation.from_model(start, width=8, key=KEY), ys[0], key=KEY)
-    state, _ = made.scan(state, ys[1:])
-    found = made.current_model(state)
-    for name in ("phi", "sigma", "mu"):
-        before, after, goal = (float(getattr(p, name)[0]) for p in (start, found, truth))
-        assert abs(after - goal) < abs(before - goal) / 3, (name, after)

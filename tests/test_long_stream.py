@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from backstream.estimators import RecursiveScore, particles
+from backstream.estimators import RecursiveScore
+from backstream.estimators.recursive import particles
 from backstream.families import Kalman
 from backstream.models import LinearGaussian
 

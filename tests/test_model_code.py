@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from backstream.io import trust
-from backstream.io.catalogue import Identity, ModelChoice, find, find_again, recorded_code
-from backstream.io.config import Columns, Config
-from backstream.io.errors import InputError
-from backstream.io.model_code import MOST_BYTES, locate
+from backstream.data.columns import Columns
+from backstream.errors import InputError
 from backstream.models import Growth
+from backstream.runs import trust
+from backstream.runs.config import Config
+from backstream.runs.model_code import MOST_BYTES, locate
+from backstream.runs.model_registry import Identity, ModelChoice, find, find_again, recorded_code
 from command import here
 
 OWN = """

@@ -8,9 +8,10 @@ import optax
 import pytest
 
 from backstream.estimators import FixedLag, RecursiveScore, Renewal, moments
-from backstream.learning import OnlineLearner, Panel, layout
+from backstream.learning import OnlineLearner, Panel
 from backstream.learning.averaging import Averaging
-from backstream.learning.panel import _over_particles
+from backstream.learning.multistream import tick_layout as layout
+from backstream.learning.multistream.panel import _over_particles
 from linear_gaussian import family, model
 
 KEY = jax.random.key(3)

@@ -15,7 +15,7 @@ from scipy.stats import binom, norm
 import dense
 import quadrature
 from backstream import posterior
-from backstream.families import Innovation, Kalman, PerStep, Recurrent
+from backstream.families import Conjugate, Kalman, PerStep, Recurrent
 from backstream.models import ChaoticRNN, LinearGaussian
 
 T = 6
@@ -78,7 +78,7 @@ def test_missing_observations_and_one_step_smoothing():
 def test_smoothing_of_a_q_that_is_no_model():
     """A family with networks in it: the closed form is the dense law of its own kernels."""
     p, _, ys = linear()
-    q = Innovation.from_model(p, width=4, key=jax.random.key(3))
+    q = Conjugate.create(*p.dense().B.shape[::-1], width=4, key=jax.random.key(3))
     mean, cov = dense.blocks(*dense.joint_family(p, q, ys), T)
     smoothed = posterior.smooth(p, q, ys)
     np.testing.assert_allclose(smoothed.mean, mean, atol=1e-10)

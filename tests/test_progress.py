@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import rich.console
 
-from backstream.io.progress import ProgressLine
-from backstream.io.streaming import Filtered, Progress
+from backstream.engine.progress import ProgressLine
+from backstream.engine.results import Filtered, Progress
 from backstream.learning import Report
 
 
 def told(ess):
     """Two pieces of 256 rows, the second with a report."""
     report = Report(512, -1.0, -1.1, 0.01, -1.25, ess, 0.5, 0.0, ())
-    rows = Filtered(0, None, np.zeros((256, 1)), np.ones((256, 1)), np.zeros(256, bool))
+    nothing = np.full((256, 1), np.nan)
+    rows = Filtered(
+        0, None, np.zeros((256, 1)), np.ones((256, 1)), np.zeros(256, bool), nothing[:, 0], nothing, nothing
+    )
     return [Progress(256, rows, []), Progress(512, rows, [report])]
 
 

@@ -12,10 +12,10 @@ import pytest
 
 import quadrature
 from backstream.estimators.base import flatten
-from backstream.estimators.exact import Exact
-from backstream.estimators.regression import Regression
-from backstream.estimators.regressors import KernelRidge, Network
-from backstream.estimators.sensitivity import Forward, Frozen
+from backstream.estimators.recursive.sensitivity import Forward, Frozen
+from backstream.estimators.reference.exact import Exact
+from backstream.estimators.reference.regression import Regression
+from backstream.estimators.reference.regressors import KernelRidge, Network
 from backstream.families import Kalman, PerStep
 from backstream.models import LinearGaussian
 

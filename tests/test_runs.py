@@ -1,6 +1,7 @@
 """Run directories, without a learner: what is committed stays, what is not is dropped, and one process writes."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 
@@ -8,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from backstream.io.checkpoints import Checkpoints
-from backstream.io.config import Config, Saving
-from backstream.io.errors import InputError, RunError
-from backstream.io.runs import RunWriter, open_config, read_filtered, read_reports
-from backstream.io.tables import write_table
-from backstream.learning import Report, Settings
+from backstream.errors import InputError, RunError
+from backstream.learning import Parameter, Report, Settings
+from backstream.runs import store
+from backstream.runs.checkpoints import Checkpoints
+from backstream.runs.config import Config, Saving
+from backstream.runs.logs import encode_report
+from backstream.runs.store import RunWriter, open_config, read_filtered, read_reports
+from backstream.runs.tables import write_table
 
 CONFIG = Config(learning=Settings(), saving=Saving(checkpoint_every=10, keep=2))
 
@@ -70,7 +73,7 @@ def test_stopping_inside_a_part_changes_no_byte(tmp_path):
         (pieces / "filtered" / "000000000030.parquet").write_bytes(b"half a part")
         (pieces / "filtered" / ".incoming-000000000030.parquet").write_bytes(b"half")
         with open(pieces / "metrics.jsonl", "ab") as file:
-            file.write(b'{"version": "0.1.0", "t": 99')
+            file.write(b'{"version": "0.2.0", "t": 99')
     writer, checkpoint, _ = reopened(pieces)
     writer.close()
     assert checkpoint.position == 25 and float(checkpoint.tree["sum"]) == 25
@@ -191,6 +194,24 @@ def test_a_directory_of_another_kind_or_version_is_named(tmp_path):
     RunWriter(tmp_path, CONFIG).close()
     assert open_config(tmp_path) == CONFIG
     config = tmp_path / "config.toml"
-    config.write_text(config.read_text().replace('version = "0.1.0"', 'version = "7.0"'))
-    with pytest.raises(InputError, match=r"made by backstream 7\.0, and this is 0\.1\.0"):
+    written = config.read_text()
+    config.write_text(written.replace('\nversion = "0.2.0"', '\nversion = "7.0"'))
+    assert open_config(tmp_path).version == "7.0"  # of the same format: opened
+    config.write_text(written.replace("format_version = 1", "format_version = 99"))
+    with pytest.raises(InputError, match=r"by backstream 0\.2\.0 in format 99; .* reads formats up to 1"):
         open_config(tmp_path)
+    config.write_text(written.replace("format_version = 1", "").replace('"0.2.0"', '"0.1.0"'))
+    with pytest.raises(InputError, match=r"by backstream 0\.1\.0 in an older format"):
+        open_config(tmp_path)
+
+
+def test_reports_keep_the_parameters(tmp_path):
+    """Values and standard errors come back as they were; one that is not known yet is null in the file."""
+    known = report(500)._replace(parameters={"phi": Parameter(0.9, 0.01), "A[0,1]": Parameter(-1.5, float("nan"))})
+    line = encode_report(known)
+    assert json.loads(line)["parameters"] == {"phi": [0.9, 0.01], "A[0,1]": [-1.5, None]}
+    (tmp_path / "metrics.jsonl").write_bytes(line + line.replace(b"0.01]", b'"x"]'))
+    (read,) = store.read_reports(tmp_path)
+    assert read.parameters is not None
+    assert read.parameters["phi"] == (0.9, 0.01)
+    assert math.isnan(read.parameters["A[0,1]"].error)

@@ -26,8 +26,8 @@ from backstream.estimators import (
     Truncated,
 )
 from backstream.estimators.base import flatten
-from backstream.estimators.weights import AbstractWeights, SampledPairs
-from backstream.families import Innovation, Kalman
+from backstream.estimators.recursive.weights import AbstractWeights, SampledPairs
+from backstream.families import Guided, Kalman
 from backstream.families.backward import first_state
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
@@ -181,7 +181,6 @@ def test_forward_equals_truncation_beyond_the_start():
 
 
 CHAOTIC = ChaoticRNN.random(3, key=jax.random.key(3))
-SMALL = Innovation.from_model(CHAOTIC, 1, shared=True, tangent=True, key=jax.random.key(4))
 
 
 @pytest.mark.parametrize(
@@ -191,10 +190,9 @@ SMALL = Innovation.from_model(CHAOTIC, 1, shared=True, tangent=True, key=jax.ran
         (RecursiveScore(N, MomentCorrected(), objective=Renewal(0.8)), model(), family()),
         (RecursiveScore(N, BackwardSampling(2), baseline=SameSample()), model(), family()),
         (RecursiveScore(N, baseline=NoBaseline()), model(), family()),
-        (RecursiveScore(N), CHAOTIC, Innovation.from_model(CHAOTIC, 4, tangent=True, key=jax.random.key(4))),
-        (RecursiveScore(N), CHAOTIC, SMALL),
+        (RecursiveScore(N), CHAOTIC, Guided.from_model(CHAOTIC)),
     ],
-    ids=["all", "corrected and renewed", "sampled", "bare", "tangent", "column by column"],
+    ids=["all", "corrected and renewed", "sampled", "bare", "reads the model"],
 )
 def test_in_reverse_it_is_the_same(score, p, q):
     """`ReverseScore` draws what the recursion draws, and gives what its increments add up to. That holds the forward
@@ -220,13 +218,14 @@ def test_in_reverse_it_is_the_same(score, p, q):
 
 def test_a_family_with_fewer_parameters_than_its_state_has():
     """For it the sensitivity is carried column by column, which the test above holds to reverse differentiation."""
-    state = first_state(CHAOTIC, SMALL, jnp.zeros(3))
-    assert flatten(SMALL)[0].size == 7 < flatten(state)[0].size
-    rows = jax.random.normal(jax.random.key(0), (3, 12, 7))
-    half, whole = (
-        Forward(discount).advance(CHAOTIC, SMALL, rows[0], state, jnp.ones(3), None).J for discount in (0.5, 1.0)
+    q = Guided.from_model(CHAOTIC)
+    state = first_state(CHAOTIC, q, jnp.zeros(3))
+    size = flatten(state)[0].size
+    assert flatten(q)[0].size == 1 < size
+    rows = jax.random.normal(jax.random.key(0), (size, 1))
+    half, whole, none = (
+        Forward(discount).advance(CHAOTIC, q, rows, state, jnp.ones(3), None).J for discount in (0.5, 1.0, 0.0)
     )
-    none = Forward(0.0).advance(CHAOTIC, SMALL, rows[0], state, jnp.ones(3), None).J
     np.testing.assert_allclose(half, 0.5 * (whole + none), rtol=1e-9)
     assert np.abs(whole - none).max() > 0.1
 

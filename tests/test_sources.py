@@ -3,16 +3,17 @@
 import json
 import os
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstream.io.config import Columns
-from backstream.io.errors import InputError, RunError
-from backstream.io.lines import chunks
-from backstream.io.sources import open_source, read_all
+from backstream.data.columns import Columns
+from backstream.data.lines import chunks, followed
+from backstream.data.sources import open_source, read_all
+from backstream.errors import InputError, RunError
 
 CSV = "at,name,y1,y2,u\n10,a,1.5,-2,0\n11,b,,3e2,1\n\n13.5,c,NaN,NA,2\n20,d,null,4,3\n"
 ROWS = np.array([[1.5, -2], [np.nan, 300], [np.nan, np.nan], [np.nan, 4]])
@@ -43,16 +44,12 @@ def write(folder, kind):
 def test_every_kind_gives_the_same_rows(tmp_path, kind):
     path = write(tmp_path, kind)
     columns = Columns(observed=("y1", "y2"), time="at", inputs=("u",), elapsed=True)
-    for skip in range(4):
-        source = open_source(path, columns)
-        batch = next(source.batches(skip, last_time=None if skip == 0 else ["10", "11", "13.5"][skip - 1]))
-        assert batch.first == skip
-        np.testing.assert_array_equal(batch.ys, ROWS[skip:])
-        np.testing.assert_array_equal(batch.inputs, np.array([[0, 0], [1, 1], [2, 2.5], [3, 6.5]])[skip:])
-        assert [float(time) for time in batch.times] == [10, 11, 13.5, 20][skip:]
-    assert list(open_source(path, columns).batches(4, "20")) == []
-    with pytest.raises(InputError, match="has 4 rows, but the run has already read 5"):
-        list(open_source(path, columns).batches(5, "20"))
+    for last_time, passed in ((None, 0), ("8", 2)):
+        (batch,) = open_source(path, columns).batches(last_time)
+        assert batch.first == 0
+        np.testing.assert_array_equal(batch.ys, ROWS)
+        np.testing.assert_array_equal(batch.inputs, np.array([[0, passed], [1, 1], [2, 2.5], [3, 6.5]]))
+        assert [float(time) for time in batch.times] == [10, 11, 13.5, 20]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -134,7 +131,7 @@ def test_time_that_goes_back_and_inputs_that_are_missing(tmp_path):
 def test_lines_come_as_soon_as_they_are_whole():
     """From a pipe: what is there is given at once, half a line waits, and the last needs no newline."""
     reader, writer = os.pipe()
-    found = chunks(reader, "pipe", follow=False, stopped=lambda: False, poll=0.01)
+    found = chunks(reader, "pipe", stopped=lambda: False, poll=0.01)
     os.write(writer, b"a\nb\nhal")
     assert next(found) == [b"a", b"b"]
     threading.Timer(0.1, lambda: (os.write(writer, b"f\nend"), os.close(writer))).start()
@@ -142,13 +139,68 @@ def test_lines_come_as_soon_as_they_are_whole():
     os.close(reader)
 
 
-def test_a_followed_file_that_shrinks_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "said"), [("y\n", "has become shorter"), ("y\n7\n8\n9\n", "was emptied and written again")]
+)
+def test_a_followed_file_that_is_emptied_is_named(tmp_path, content, said):
+    """Also where it has grown again, beyond where it was, before anybody looked."""
     path = tmp_path / "log.csv"
     path.write_text("y\n1\n2\n")
-    descriptor = os.open(path, os.O_RDONLY)
-    found = chunks(descriptor, str(path), follow=True, stopped=lambda: False, poll=0.01)
+    found = followed(path, os.open(path, os.O_RDONLY), stopped=lambda: False, poll=0.01)
     assert next(found) == [b"y", b"1", b"2"]
-    path.write_text("y\n")
-    with pytest.raises(RunError, match="has become shorter"):
+    path.write_text(content)
+    with pytest.raises(RunError, match=said):
         next(found)
-    os.close(descriptor)
+
+
+def test_a_log_that_is_rotated_is_followed(tmp_path):
+    """What is written to the old file after it was renamed is read, a last line without its newline too; then the new
+    file, with a header of its own or without one. Line numbers are those of the new file."""
+    path, rows, stop = tmp_path / "log.csv", [], []
+    path.write_text("y\n1\n2\n")
+    batches = open_source(path, follow=True, stopped=lambda: bool(stop)).batches()
+    rows += next(batches).ys.ravel().tolist()
+    path.rename(tmp_path / "log.csv.1")
+    with open(tmp_path / "log.csv.1", "a") as old:
+        old.write("3\n4")
+    for content in ("y\n5\n6\n", "7\n8\noops\n"):
+        incoming = tmp_path / "new"
+        incoming.write_text(content)
+        begins = len(rows)
+        incoming.rename(path)
+        while len(rows) < begins + (4 if content[0] == "y" else 2):
+            batch = next(batches)
+            rows += batch.ys.ravel().tolist()
+            if batch.new_file:
+                assert batch.first in (4, 6)
+    assert rows == [1, 2, 3, 4, 5, 6, 7, 8]
+    with pytest.raises(RunError, match=r"row 9 \(line 3\), column 'y' holds 'oops'"):
+        next(batches)
+
+
+def test_a_header_of_many_columns_takes_no_time(tmp_path):
+    """100 000 of them: a comparison of each with each would take minutes."""
+    path, count = tmp_path / "wide.csv", 100_000
+    path.write_text(",".join(f"y{i}" for i in range(count)) + "\n" + ",".join(["1"] * count) + "\n")
+    began = time.monotonic()
+    source = open_source(path)
+    open_source(path, Columns(observed=source.columns.observed))
+    assert len(source.columns.observed) == count and time.monotonic() - began < 10
+    with pytest.raises(InputError, match=r"has no column 'z'; it has: y0, .* and 99980 more"):
+        open_source(path, Columns(observed=("z",)))
+
+
+def test_a_label_that_no_file_can_hold_is_a_problem_of_its_row(tmp_path):
+    """Half of a pair of characters: in a time the row of a single stream counts as missing, in a key it belongs to no
+    stream, in the name of a column it is refused."""
+    path = tmp_path / "obs.jsonl"
+    path.write_text('{"at": "a", "y": 1}\n{"at": "\\ud800", "y": 2}\n{"at": "c", "y": 3}\n')
+    for columns in (Columns(("y",), time="at"), Columns(("y",), key="at")):
+        (batch,) = open_source(path, columns).batches()
+        assert (batch.times or batch.keys) == ["a", None, "c"] and list(batch.problems) == [1]
+        assert r"row 2 (line 2), column 'at' holds '\ud800', which is not valid text" in batch.problems[1].reason
+        assert batch.problems[1].content == r'{"at": "\ud800", "y": 2}'
+        np.testing.assert_array_equal(batch.ys, [[1], [np.nan], [3]])
+    path.write_text('{"\\ud800": 1}\n')
+    with pytest.raises(InputError, match=r"a column whose name is not valid text: '\\ud800'"):
+        open_source(path)

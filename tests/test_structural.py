@@ -9,10 +9,10 @@ import scipy.stats
 from numpyro.distributions import biject_to
 
 import backstream as bs
-from backstream.io.catalogue import find
 from backstream.learning.parameters import ModelParameters
 from backstream.models import check_model, check_observations, log_emission
 from backstream.models.structural.stationary import coefficients, covariance, partial_autocorrelations, stationary
+from backstream.runs.model_registry import find
 from kalman_reference import Linear
 
 # Two-sided: a standard normal is beyond it once in 15 million draws. Seeds are fixed.

@@ -16,10 +16,10 @@ import pytest
 from scipy.stats import t as student
 
 import quadrature
+from backstream.estimators.backward_trajectories import BackwardTrajectories
 from backstream.estimators.base import Estimate, Scan, flatten
-from backstream.estimators.exact import Exact
 from backstream.estimators.fixed_lag import FixedLag, WindowAverage, WindowIncrement, window_elbo
-from backstream.estimators.trajectories import BackwardTrajectories
+from backstream.estimators.reference.exact import Exact
 from backstream.families import AffinePotential, BackwardFamily, Kalman, Kernel, Recurrent
 from backstream.families.backward import filter_states
 from backstream.families.linear import LinearDynamics
