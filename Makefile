@@ -12,7 +12,7 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-setup lint docs bench soak audit lock clean
+.PHONY: help demo test test-all test-setup lint docs bench soak audit lock clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -20,7 +20,10 @@ help:  ## print the targets
 demo: $(INSTALLED)  ## learn online from a simulated stream; ends with a table and a picture
 	$(BIN)/backstream demo
 
-test: $(INSTALLED)  ## run the tests
+test: $(INSTALLED)  ## run the tests, without the slow ones
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+
+test-all: $(INSTALLED)  ## run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-setup: $(INSTALLED)  ## install on every Python that is found, from the lock and as a package; minutes, less if little has changed
@@ -41,13 +44,14 @@ bench: $(INSTALLED)  ## time a step against its limit, other estimators and its 
 soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
 	for soak in crashes hostile_data fuzz_readers long_streams; do $(BIN)/python -m experiments.$$soak || exit 1; done
 	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/test_reliability.py -k configuration
+	$(BIN)/python tests/test_state_machine.py
 	$(BIN)/python -m experiments.report
 
 audit: $(INSTALLED)  ## look the locked packages up among known vulnerabilities, where that can be reached
 	$(BIN)/python tools/audit.py
 
 lock: $(INSTALLED)  ## recompile requirements.lock from pyproject.toml
-	$(BIN)/uv --no-config pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	$(BIN)/uv --no-config pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 		--generate-hashes --custom-compile-command "make lock" --quiet \
 		--output-file requirements.lock $(LOCK_ARGS)
 
