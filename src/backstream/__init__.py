@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from backstream.data.columns import (
         Columns,
     )
+    from backstream.engine import spark
     from backstream.engine.learn import (
         learn,
         load,
@@ -245,6 +246,8 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "spark":
+        return import_module("backstream.engine.spark")
     for room, names in _ROOMS.items():
         if name in names:
             return getattr(import_module(f"backstream.{room}"), name)
@@ -252,4 +255,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *(name for names in _ROOMS.values() for name in names)]
+    return ["__version__", "spark", *(name for names in _ROOMS.values() for name in names)]

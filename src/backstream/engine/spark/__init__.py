@@ -1,0 +1,18 @@
+"""Fleets on Spark: streams beyond one machine. An extra, `backstream[spark]`.
+
+Names are imported when they are first used: a worker sets what JAX reads at its start before it imports JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .fleet import SETTINGS, smooth, stream, write
+
+__all__ = ["SETTINGS", "smooth", "stream", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.fleet"), name)
