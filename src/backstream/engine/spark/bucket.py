@@ -72,7 +72,7 @@ class Bucket:
             return none, {None: f"{error} {BEGINS_ANEW}"}
         members = Members(found.record["names"], np.asarray(found.record["seen"], np.int64), found.arrays)
         reason = f"The state of the stream is damaged. {BEGINS_ANEW}"
-        lost = {members.names[i]: reason for i in np.flatnonzero(found.damaged)}
+        lost: dict[str | None, str] = {members.names[i]: reason for i in np.flatnonzero(found.damaged)}
         return members.kept(~found.damaged), lost
 
     def close(self, members: Members) -> bytes | None:

@@ -25,8 +25,8 @@ def smooth(bucket: Bucket, content: bytes | None, rows: Rows, usable: np.ndarray
         return laws
     members, _ = bucket.open(content)
     state, places = bucket.state(members), dict[str, list[int]]()
-    for i in np.flatnonzero(usable):
-        places.setdefault(str(rows.names[i]), []).append(int(i))
+    for i in np.flatnonzero(usable).tolist():
+        places.setdefault(str(rows.names[i]), []).append(i)
     for slot, name in enumerate(members.names):
         at = places[name]
         one = panel.stream(state, slot)
