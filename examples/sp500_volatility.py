@@ -43,7 +43,7 @@ def main(quick: bool, picture: Path) -> None:
     start = bs.StochasticVolatility(np.log([ys[:history].var()]), phi=jnp.array([0.95]), sigma=jnp.array([0.2]))
     q = bs.Guided.from_model(start)
     learner = bs.default_learner(start, bs.Settings(learn_model=True))
-    state, _ = learner.init(q, ys[0], key=jax.random.key(1))
+    state, _ = learner.step(learner.init(q, key=jax.random.key(1)), ys[0])
     print("Learned day by day; the history is read again and again, as a stream of its length says little of phi.")
     for _ in range(2 if quick else 4):
         state, _ = learner.scan(state, ys[1:history])
