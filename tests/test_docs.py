@@ -59,12 +59,13 @@ def having(language):
     return named(page for page in PAGES if any(block.language == language for block in blocks(page)))
 
 
-def test_readme_runs():
+def test_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace = run_python(ROOT / "README.md")
-    assert namespace["smoothed"].mean.shape == (2000, 1)
-    error = {name: abs(namespace[name].mean - namespace["states"]).mean() for name in ("filtered", "smoothed")}
-    assert error["smoothed"] < error["filtered"] < abs(namespace["ys"] - namespace["states"]).mean()
-    assert (namespace["lower"] < namespace["upper"]).all()
+    result, states, ys = (namespace[name] for name in ("result", "states", "ys"))
+    filtered, smoothed = (abs(law.mean - states).mean() for law in (result.filtered, result.smooth()))
+    assert smoothed < filtered < abs(ys - states).mean()
+    assert (tmp_path / "level.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("page", [page for page in having("python") if page.values[0].name != "README.md"])
