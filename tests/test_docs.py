@@ -118,15 +118,19 @@ def test_every_block_has_a_language_that_is_looked_after():
 
 
 def test_every_name_is_in_the_reference():
-    """All that `backstream` exports has an entry, and each entry exists."""
+    """All that `backstream` and its namespaces export has an entry, and each entry exists."""
     import backstream
+    from backstream import _NAMESPACES
 
     entries = re.findall(r"^::: (\S+)$", "".join(p.read_text() for p in (ROOT / "docs/reference").glob("*.md")), re.M)
     for entry in set(entries) - {"backstream.plots"}:  # the one entry that is a whole module
         module, _, name = entry.rpartition(".")
         assert hasattr(importlib.import_module(module), name), entry
     names = {entry.rpartition(".")[2] for entry in entries}
-    assert set(dir(backstream)) - {"__version__"} <= names
+    exported = set(dir(backstream)) - {"__version__", *_NAMESPACES}
+    for namespace in (backstream.estimators, backstream.families, backstream.laws, backstream.learning):
+        exported |= set(namespace.__all__)
+    assert sorted(exported - names) == []
 
 
 def test_links_and_pictures_exist():

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from backstream import posterior
 from backstream.data.rows import Batch
 from backstream.families.base import Inputs
-from backstream.gaussian import scaled_cholesky
+from backstream.laws.gaussian import scaled_cholesky
 from backstream.models import StateSpaceModel
 from backstream.models.base import emission_law
 
