@@ -61,11 +61,10 @@ def saved(folder, positions=(1,), keep=3):
 RESUME = """
 import sys, jax
 jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, sys.argv[1])
 import test_checkpoints as t
 from backstream.runs.checkpoints import Checkpoints, digest
 made, q = t.watched(learn_model=True)
-position, state, _ = Checkpoints(sys.argv[2]).newest(t.blank(learn_model=True))
+position, state, _ = Checkpoints(sys.argv[1]).newest(t.blank(learn_model=True))
 state, infos, reports = made.read(state, t.observations(300)[position:])
 print(digest((state, infos, [report[:-1] for report in reports])))
 """
@@ -85,7 +84,8 @@ def test_a_restored_learner_continues_bit_for_bit(tmp_path):
     assert [report.t for report in reports] == [161, 201, 241, 281]
     cache = jax.config.jax_compilation_cache_dir
     ended = subprocess.run(
-        [sys.executable, "-c", RESUME, str(Path(__file__).parent), str(tmp_path)],
+        [sys.executable, "-c", RESUME, str(tmp_path)],
+        cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
         check=True,

@@ -16,7 +16,7 @@ from backstream.families.guided.reduction import reduce
 from backstream.families.guided.windows import fit_windows
 from benchmarks.zoo.models import absolute_value, double_well, growth
 from benchmarks.zoo.references.grid import Grid, grid_smoother
-from tests.guided.toys import Toy
+from toys import Toy
 
 
 # ---- merging ---------------------------------------------------------------------------------------------------------

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from references import LinearModel, constant, exact
-from toys import Toy
 
 import backstream as bs
 from backstream.families import Guided
 from backstream.families.backward import filter_states
 from backstream.models import LinearGaussian
+from guided_reference import LinearModel, constant, exact
+from toys import Toy
 
 T = 25
 

@@ -12,8 +12,6 @@ import numpyro.distributions as dist
 import pytest
 import scipy.special
 import scipy.stats
-from references import grid_filter, moment_matching
-from toys import Toy
 
 import backstream as bs
 from backstream.estimators import LogScore
@@ -21,6 +19,8 @@ from backstream.families import Guided
 from backstream.families.backward import filter_states
 from backstream.families.guided import family
 from backstream.models import Growth, StateSpaceModel
+from guided_reference import grid_filter, moment_matching
+from toys import Toy
 
 norm = scipy.stats.norm
 

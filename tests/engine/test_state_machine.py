@@ -4,7 +4,7 @@ A stub learns, so that thousands of lives of a process take seconds; everything 
 the run directory is the real thing. What was acknowledged must be there exactly once, and in the end every byte of the
 results must be that of a run over the same rows which met no fault.
 
-    python tests/test_state_machine.py      # 10 000 steps, with a random seed that is printed
+    python tests/engine/test_state_machine.py      # 10 000 steps, with a random seed that is printed
 """
 
 import contextlib

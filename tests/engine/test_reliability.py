@@ -37,7 +37,7 @@ from backstream.runs.config import read_config
 from command import environment, here
 from experiments import crashes, fuzz_readers, hostile_data
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------------------

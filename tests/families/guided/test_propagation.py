@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from references import expectation_propagation
 
 from backstream.families.guided.propagation import TOLERANCE, propagate
+from guided_reference import expectation_propagation
 
 # Log densities of a column with the linear predictor s.
 KINDS = {

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from toys import Toy
 
 import backstream as bs
 from backstream.families.guided.laws import Row
 from backstream.families.guided.plan import make_plan
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.models.laws import columns_of
+from toys import Toy
 
 SEVEN = jax.random.normal(jax.random.key(0), (7, 7))
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from toys import Toy
 
 from backstream.families.guided.components import COARSE, FINE, Pieces, cut, merge
 from backstream.families.guided.prediction import AffineLaw, Transition, backward_kernel, predict
+from toys import Toy
 
 RNG = np.random.default_rng(0)
 KNOWN = Transition(affine=False, known=True)

@@ -15,10 +15,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.local_index import LocalIndex
+from local_index import LocalIndex
 from tools import install
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NO_ENSUREPIP = "The virtual environment was not created successfully because ensurepip is not\navailable."
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from dense_grids import moments
 
 from backstream.families.guided.constants import Constant
 from backstream.families.guided.grids import MANY, SINGLE, Frame, fit, read
+from dense_grids import moments
 
 # Log densities of one coordinate x with parameters (y, a, b), in JAX or NumPy, without the standard normal factor.
 KINDS = {
