@@ -35,7 +35,7 @@ from backstream.models import ChaoticRNN, LinearGaussian
 from backstream.runs.checkpoints import Checkpoints, DamagedCheckpointError
 from backstream.runs.config import read_config
 from command import environment, here
-from experiments import crashes, fuzz_readers, hostile_data
+from tests.soak import crashes, fuzz_readers, hostile_data
 
 ROOT = Path(__file__).parents[2]
 

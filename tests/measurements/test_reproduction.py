@@ -8,23 +8,15 @@ import json
 import jax
 import pytest
 
-from backstream.cli.reproduce import Name, _experiments
+import benchmarks.report
+import reproduction.report
+import studies.report
+import tests.soak.report
+from backstream.cli.reproduce import Bench, Name
 from backstream.estimators import BackwardTrajectories, Exact
 from backstream.models import ChaoticRNN
-from experiments import (
-    ablations,
-    fig1,
-    fig2,
-    fig3,
-    gradients,
-    harness,
-    learning,
-    report,
-    reproduction,
-    table1,
-    table2,
-    table3,
-)
+from benchmarks import gradients, harness, learning, pages, runner
+from reproduction import ablations, fig1, fig2, fig3, table1, table2, table3
 
 
 @pytest.fixture
@@ -35,7 +27,7 @@ def shortened(monkeypatch, tmp_path):
         name = module.__name__.split(".")[-1]
         monkeypatch.setattr(module, "QUICK", module.QUICK | settings)
         monkeypatch.setattr(jax, "clear_caches", lambda: None)  # few parts: their programs can stay
-        page = reproduction.reproduce(name, tmp_path, quick=True)
+        page = runner.run(module.__name__, tmp_path, quick=True)
         text = page.read_text()
         assert harness.MISSING not in text and "nan" not in text
         assert page.with_suffix(".png").stat().st_size > 5000
@@ -85,9 +77,12 @@ def test_fig3(shortened, monkeypatch):
     small = {"dim": 2, "length": 60, "width": 4, "epochs": 3, "long_epochs": 5, "limit_particles": 500}
     parts, _ = shortened(fig3, **small, rate=1e-2, judged_by=200)
     inside, once = (parts[f"{name}, seed 0"]["elbo"] for name in (fig3.INSIDE, fig3.PER_EPOCH))
-    assert len(inside) == 4 and len(once) == 5 and inside[3] > inside[0] + 0.2, (inside, once)
-    assert fig3.epochs_needed([0.0, 5.0, 9.8, 10.0], end=10.0, start=0.0) == 3
-    assert fig3.epochs_needed([0.0, 5.0], end=10.0, start=0.0) is None
+    assert len(inside) == len(once) == 4 and inside[3] > inside[0] + 0.2, (inside, once)
+    curve = fig3.summary([0.0, 5.0, 4.0, 9.8, 10.0, 9.0], epochs=2)
+    assert curve["elbo"] == [0.0, 5.0, 4.0] and curve["records"] == [[0, 0.0], [1, 5.0], [3, 9.8], [4, 10.0]]
+    assert abs(curve["end"] - 7.56) < 1e-9
+    assert fig3.epochs_needed(curve["records"], end=10.0, start=0.0) == 4
+    assert fig3.epochs_needed(curve["records"][:2], end=10.0, start=0.0) is None
 
 
 def test_table2(shortened):
@@ -144,7 +139,7 @@ def test_gradients(monkeypatch, tmp_path):
     monkeypatch.setattr(gradients, "estimators", lambda *_: made)
     monkeypatch.setattr(gradients, "cases", lambda _: {"slow": gradients.slow})
     monkeypatch.setattr(gradients, "COLOURS", {gradients.PLAIN: "black"})
-    page = reproduction.reproduce("gradients", tmp_path, quick=True, replicates=64, command="bench")
+    page = runner.run("benchmarks.gradients", tmp_path, quick=True, replicates=64)
     assert "`backstream bench gradients --quick`" in page.read_text() and "nan" not in page.read_text()
     stages = json.loads(page.with_suffix(".json").read_text())["parts"]["slow"]
     half, unbiased = stages["start"][gradients.PLAIN], stages["start"]["trajectories"]
@@ -160,7 +155,7 @@ def test_learning(monkeypatch, tmp_path):
         monkeypatch.setattr(learning, "cases", lambda _, case=case, make=make: {case: make})
         monkeypatch.setattr(learning, "METHODS", {method: learning.METHODS[method]})
         monkeypatch.setattr(jax, "clear_caches", lambda: None)
-        page = reproduction.reproduce("learning", tmp_path / case, quick=True, replicates=1, command="bench")
+        page = runner.run("benchmarks.learning", tmp_path / case, quick=True, replicates=1)
         assert "`backstream bench learning --quick`" in page.read_text() and "nan" not in page.read_text()
         assert page.with_suffix(".png").stat().st_size > 5000
         parts = json.loads(page.with_suffix(".json").read_text())["parts"]
@@ -185,13 +180,14 @@ def test_the_filter_that_is_told_the_others():
 
 def test_results_survive_an_interruption(tmp_path):
     """A part that is there is not run again, and results of other settings are not mixed with these."""
-    results = harness.Results("some", {"n": 1}, tmp_path)
+    path = tmp_path / "some.json"
+    results = harness.Results(path, "some command", {"n": 1})
     assert results.run("a", lambda: {"x": 1.5}) == {"x": 1.5}
-    again = harness.Results("some", {"n": 1}, tmp_path)
+    again = harness.Results(path, "some command", {"n": 1})
     assert again.run("a", lambda: pytest.fail("computed twice")) == {"x": 1.5}
-    assert json.loads((tmp_path / "some.json").read_text())["command"] == "python -m experiments.some"
+    assert json.loads(path.read_text())["command"] == "some command"
     with pytest.raises(SystemExit, match="other settings"):
-        harness.Results("some", {"n": 2}, tmp_path)
+        harness.Results(path, "some command", {"n": 2})
 
 
 def test_the_first_row_within_the_limit():
@@ -202,18 +198,45 @@ def test_the_first_row_within_the_limit():
 
 
 def test_the_command_knows_every_result():
-    assert tuple(Name) == reproduction.NAMES
-    assert _experiments("reproduction").NAMES == reproduction.NAMES
+    assert tuple(Name) == reproduction.report.NAMES
+    assert tuple(Bench) == benchmarks.report.BENCHES
 
 
 def test_what_is_missing_says_so():
     """A page can be made of any part of the results."""
-    for name in reproduction.NAMES:
-        chosen = reproduction.result(name)
+    for name in reproduction.report.NAMES:
+        chosen = runner.result(f"reproduction.{name}")
         assert harness.MISSING in chosen.markdown({"settings": chosen.SETTINGS, "parts": {}})
 
 
-@pytest.mark.parametrize("page", report.SECTIONS)
+REPORTS = (benchmarks.report, reproduction.report, studies.report, tests.soak.report)
+
+
+@pytest.mark.parametrize("page", sorted({page for report in REPORTS for page in report.SECTIONS}))
 def test_the_documentation_shows_the_committed_results(page):
-    text = (report.DOCS / page).read_text()
-    assert report.filled(text, report.SECTIONS[page]) == text, "run python -m experiments.report"
+    text = (pages.DOCS / page).read_text()
+    for report in REPORTS:
+        made = pages.filled(text, report.SECTIONS.get(page, {}))
+        assert made == text, f"run python -m {report.__name__}"
+
+
+def test_committed_results_are_summaries():
+    """Each below 200 kB, all below 2 MB; and a fresh run writes them so: eight digits, a row of numbers on a line."""
+    sizes = {path: path.stat().st_size for report in REPORTS for path in report.RESULTS.iterdir()}
+    assert len(sizes) > 20 and max(sizes.values()) < 200_000 and sum(sizes.values()) < 2_000_000, sizes
+
+
+def test_results_are_written_short(tmp_path):
+    results = harness.Results(tmp_path / "some.json", "some command", {})
+    part = results.run(
+        "a", lambda: {"x": (1 / 3, jax.numpy.float32(0.1)), "n": 123456789, "none": None, "text": "a [ b"}
+    )
+    assert part == {"x": [0.33333333, 0.1], "n": 123456789, "none": None, "text": "a [ b"}
+    text = results.path.read_text()
+    assert json.loads(text)["parts"] == {"a": part} and '"x": [ 0.33333333, 0.1 ]' in text
+    assert harness.thinned(range(10), 4) == [0, 3, 6, 9] and harness.thinned(range(4), 4) == [0, 1, 2, 3]
+
+
+def test_the_commands_need_a_clone(monkeypatch, tmp_path):
+    monkeypatch.setattr("backstream.cli.reproduce.CLONE", tmp_path)
+    assert "from a clone of the repository" in here("bench", "speed", check=1).stderr

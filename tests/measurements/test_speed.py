@@ -18,7 +18,7 @@ PROGRAM = """
 import json, time
 import jax
 from backstream.estimators import RecursiveScore
-from experiments import speed
+from benchmarks.timing import programs as speed
 
 p, q = speed.chaotic(5, 100)
 N, steps = 100, 20
