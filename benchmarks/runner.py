@@ -8,6 +8,7 @@ reproduce` and `backstream bench` run this file.
 """
 
 import argparse
+import signal
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -67,7 +68,10 @@ def main() -> None:
     parser.add_argument("--replicates", type=int)
     chosen = parser.parse_args()
     start("float32")
-    page = run(chosen.module, chosen.out, chosen.quick, chosen.replicates)
+    try:
+        page = run(chosen.module, chosen.out, chosen.quick, chosen.replicates)
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
     print(f"Written: {page}, and beside it .json and .png")
 
 

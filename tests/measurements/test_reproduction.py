@@ -4,6 +4,7 @@ Seeds are fixed; each bound lies far from what a learner that does not learn wou
 """
 
 import json
+import sys
 
 import jax
 import pytest
@@ -16,6 +17,7 @@ from backstream.cli.reproduce import Bench, Name
 from backstream.estimators import BackwardTrajectories, Exact
 from backstream.models import ChaoticRNN
 from benchmarks import gradients, harness, learning, pages, runner
+from command import here
 from reproduction import ablations, fig1, fig2, fig3, table1, table2, table3
 
 
@@ -221,7 +223,7 @@ def test_the_documentation_shows_the_committed_results(page):
 
 
 def test_committed_results_are_summaries():
-    """Each below 200 kB, all below 2 MB; and a fresh run writes them so: eight digits, a row of numbers on a line."""
+    """Each below 200 kB, all below 2 MB."""
     sizes = {path: path.stat().st_size for report in REPORTS for path in report.RESULTS.iterdir()}
     assert len(sizes) > 20 and max(sizes.values()) < 200_000 and sum(sizes.values()) < 2_000_000, sizes
 
@@ -238,5 +240,5 @@ def test_results_are_written_short(tmp_path):
 
 
 def test_the_commands_need_a_clone(monkeypatch, tmp_path):
-    monkeypatch.setattr("backstream.cli.reproduce.CLONE", tmp_path)
+    monkeypatch.setattr(sys.modules["backstream.cli.reproduce"], "CLONE", tmp_path)
     assert "from a clone of the repository" in here("bench", "speed", check=1).stderr

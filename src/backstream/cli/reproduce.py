@@ -55,7 +55,7 @@ def reproduce(
 
     Example: backstream reproduce table1 --quick
     """
-    _run(f"reproduction.{name.value}", out, quick, replicates)
+    _run(f"reproduction.{name.value}", out, quick, replicates, {})
 
 
 @plainly
@@ -89,9 +89,7 @@ def bench(
     _run(f"benchmarks.{name.value}", out, quick, few if quick and replicates is None else replicates, environment)
 
 
-def _run(
-    module: str, out: Path, quick: bool, replicates: int | None, environment: Mapping[str, str] | None = None
-) -> None:
+def _run(module: str, out: Path, quick: bool, replicates: int | None, environment: Mapping[str, str]) -> None:
     """Runs a module of the repository in a process of its own, which starts in the clone and imports from there."""
     if not (CLONE / "benchmarks" / "runner.py").exists():
         raise RunError(
@@ -101,7 +99,7 @@ def _run(
     words = [sys.executable, "-m", "benchmarks.runner", module, "--out", str(out.absolute())]
     words += ["--quick"] if quick else []
     words += [] if replicates is None else ["--replicates", str(replicates)]
-    variables = {"MPLBACKEND": "Agg"} | os.environ | (environment or {})
+    variables = {"MPLBACKEND": "Agg", **os.environ, **environment}
     ended = subprocess.run(words, cwd=CLONE, env=variables, check=False)
     if ended.returncode:
         raise typer.Exit(ended.returncode)
