@@ -25,7 +25,7 @@ from backstream.families import BackwardFamily, Conjugate, Guided, Kalman, PerSt
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import LinearDynamics, LinearKernel
-from backstream.gaussian import Gaussian
+from backstream.laws.gaussian import Gaussian
 from backstream.learning import OnlineLearner, Panel
 from backstream.models import LinearGaussian, StateSpaceModel
 

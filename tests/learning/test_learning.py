@@ -302,7 +302,7 @@ def test_per_step_scheme_filters(estimator):
     """The non-amortised scheme on a linear-Gaussian stream: its filter and one-step means are near Kalman's."""
     p, ys = model(), observations()
     made = PerStepLearner(p, estimator, optax.adam(3e-2), num_updates=200)
-    state, first = made.step(made.init(PerStep.create(2, 2, width=8, key=KEY), key=KEY), ys[0])
+    state, first = made.init(PerStep.create(2, 2, width=8, key=KEY), ys[0], key=KEY)
     state, infos = made.scan(state, ys[1:8])
     means = np.concatenate([np.asarray(first.mean)[None], infos.mean])
     exact = Kalman.from_model(p)

@@ -196,7 +196,7 @@ def test_inputs_that_are_not_finite_are_named():
     with pytest.raises(ValueError, match="in row 0, column 0 is inf"):
         made.init(q, {"a": np.full(1, np.inf), "b": np.asarray(0)}, key=KEY)
     with pytest.raises(ValueError, match="in row 4, column 0 is nan"):
-        bs.forecast(p, bs.Marginals(jnp.zeros((1, 2)), jnp.eye(2)[None]), 6, inputs=us, key=KEY)
+        bs.forecast(p, bs.laws.Marginals(jnp.zeros((1, 2)), jnp.eye(2)[None]), 6, inputs=us, key=KEY)
     linear = LinearGaussian.random(2, 2, key=KEY)
     with pytest.raises(ValueError, match="The input in row 1 is -inf"):
         fit(linear, Kalman.from_model(linear), ys, np.array([0, -np.inf, 0, 0, 0, 0]), estimator=Exact(),

@@ -104,14 +104,14 @@ def table(path: Path, rng: np.random.Generator) -> bool:
 
 def settings(path: Path, rng: np.random.Generator) -> bool:
     config = merge(Config(), read_tables(path))
-    assert isinstance(config, Config) and math.isfinite(config.learning.model_rate)
+    assert isinstance(config, Config) and math.isfinite(config.learning.gamma)
     return True
 
 
 def metrics(path: Path, rng: np.random.Generator) -> bool:
     for report in read_reports(path.parent):
-        numbers = [value for name, value in report._asdict().items() if name not in ("warnings", "stream", "row")]
-        assert isinstance(report, Report) and type(report.t) is int and sum(numbers) is not None
+        assert isinstance(report, Report) and type(report.t) is int
+        assert all(isinstance(value, float) for value in (report.elbo, report.ess, report.refused))
         assert all(isinstance(warning, str) for warning in report.warnings)
         assert isinstance(report.stream, str | None) and isinstance(report.row, int | None)
     return True
