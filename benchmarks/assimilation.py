@@ -23,13 +23,13 @@ from jaxtyping import Array
 
 from backstream import Settings, StateSpaceModel
 from backstream.learning import build
+from benchmarks.harness import console, machine, table
 from benchmarks.zoo import methods
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.models import lorenz63_three, lorenz96_laplace
 from benchmarks.zoo.models.lorenz63_three import runge_kutta
-from experiments.harness import console, machine, table
 
 RESULTS = Path(__file__).parent / "results" / "assimilation.json"
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
