@@ -104,7 +104,7 @@ def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:
 
 
 def _digest(row: np.ndarray) -> bytes:
-    return hashlib.blake2b(memoryview(row), digest_size=DIGEST).digest()
+    return hashlib.blake2b(row.data, digest_size=DIGEST).digest()
 
 
 def _table(leaves: list[tuple[Any, Any, np.dtype]]) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .fleet import SETTINGS, smooth, stream, write
+    from .fleet import SETTINGS, Held, learn, learned, smooth, stream, write
 
-__all__ = ["SETTINGS", "smooth", "stream", "write"]
+__all__ = ["SETTINGS", "Held", "learn", "learned", "smooth", "stream", "write"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,7 @@ def filtered_rows(job: Job, kept: Sequence[str]) -> Callable[[pd.DataFrame], pd.
     def one_bucket(part: pd.DataFrame) -> pd.DataFrame:
         table = gathered([part])
         rows = rows_of(table, job.observed, job.inputs)
-        _, told = job.bucket().advance(None, rows)
-        return results_of(table, kept, rows, told)
+        return results_of(table, kept, rows, job.bucket().advance(None, rows).told)
 
     return one_bucket
 
@@ -30,7 +29,7 @@ def smoothed_rows(job: Job, kept: Sequence[str]) -> Callable[[pd.DataFrame], pd.
         from .smoothing import smooth  # imports JAX, which is prepared now
 
         rows = rows_of(table, job.observed, job.inputs)
-        content, told = bucket.advance(None, rows)
+        content, told, _ = bucket.advance(None, rows)
         results = results_of(table, kept, rows, told)
         usable = np.array([reason is None for reason in told.reasons], bool)
         laws = smooth(bucket, content, rows, usable)

@@ -15,6 +15,7 @@ from backstream.errors import InputError
 from backstream.learning import Panel, PanelState
 from backstream.learning.multistream.fleet import words
 from backstream.learning.multistream.packing import pack_ticks
+from backstream.learning.multistream.sums import Sums, read_sums
 from backstream.models.density import ModelShape, check_inputs, check_model, check_observations
 from backstream.runs.checkpoints import DamagedCheckpointError
 from backstream.runs.packed import pack, unpack
@@ -41,6 +42,16 @@ class Members(NamedTuple):
         return Members(names, self.seen[keep], [leaf[keep] for leaf in self.arrays])
 
 
+class Advanced(NamedTuple):
+    """A bucket after some rows."""
+
+    content: bytes | None
+    """Its state; None where no stream is left."""
+    told: Told
+    sums: Sums | None
+    """Of the gradients, where λ is common."""
+
+
 class Bucket:
     """Advances the buckets of one job, one at a time."""
 
@@ -51,9 +62,10 @@ class Bucket:
         }
         self.panel = self._panels[LANES[-1]]
         self._shape: ModelShape = check_model(learner.model, recipe.u)
-        self._dtype = np.dtype(recipe.precision)
+        self._dtype, self._sharing = np.dtype(recipe.precision), recipe.sharing
         state = self.panel.open(1)
-        self._common = state.common
+        self.common = state.common
+        """λ before any row, with what goes with it; None where each stream has its own."""
         slots = eqx.filter(state.slots, eqx.is_array)
         self._static = eqx.filter(state.slots, eqx.is_array, inverse=True)
         self._one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), slots)
@@ -85,7 +97,7 @@ class Bucket:
     # ---- rows --------------------------------------------------------------------------------------------------------
     def advance(
         self, content: bytes | None, rows: Rows, now: int = 0, forget_after: int = 0, common: Any = None
-    ) -> tuple[bytes | None, Told]:
+    ) -> Advanced:
         """Rows of a bucket.
 
         Args:
@@ -111,10 +123,14 @@ class Bucket:
         order = np.argsort(ticks, kind="stable")
         at = good[order]
         panel = self._panels[lanes]
-        state = self.state(members, new, common)
-        state, infos = panel.read(state, slots[order], ticks[order], ys[at], None if inputs is None else inputs[at])
+        state, sums = self.state(members, new, common), None
+        data = slots[order], ticks[order], ys[at], None if inputs is None else inputs[at]
+        if self._sharing == "common":
+            state, sums, infos = read_sums(panel, state, *data)
+        else:
+            state, infos = panel.read(state, *data)
         infos = jax.tree.map(lambda leaf: _spread(leaf, at, len(ys)), infos)
-        return self.close(self._taken(members, state)), Told(infos, reasons)
+        return Advanced(self.close(self._taken(members, state)), Told(infos, reasons), sums)
 
     def _reason(self, name: Any, problem: str | None, y: np.ndarray, u: Any, lost: dict[str | None, str]) -> str | None:
         if name is None or name == "":
@@ -152,7 +168,7 @@ class Bucket:
 
         arrays = jax.tree.unflatten(jax.tree.structure(self._one), [filled(leaf) for leaf in members.arrays])
         # A copy: the panel uses up the state that it is given.
-        common = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, common or self._common)
+        common = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, common or self.common)
         state = self.panel.put(PanelState(eqx.combine(arrays, self._static), common))
         return self.panel.begin(state, new, [words(members.names[slot]) for slot in new]) if new else state
 

@@ -15,9 +15,10 @@ from backstream.learning import Settings
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config, Precision
 
+from .bucket import Bucket
 from .frames import for_workers, kept_columns, resolved
-from .recipe import Recipe, held, learned_alone
-from .tables import BUCKET, result_columns
+from .recipe import Held, Recipe, held, learned_alone
+from .tables import BUCKET, SUMS, result_columns
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SETTINGS = {
@@ -30,7 +31,7 @@ SETTINGS = {
 
 
 def stream(
-    model: StateSpaceModel | Result,
+    model: StateSpaceModel | Result | Held,
     df: Any,
     key: str | None = None,
     *,
@@ -44,7 +45,7 @@ def stream(
 
     Args:
         model: The model: each stream then learns a λ of its own, unless `settings` say otherwise. Or what was learned
-            elsewhere (`bs.load("run/")`): its λ and θ are held, and nothing is learned.
+            elsewhere (`bs.load("run/")`, `bs.spark.learned(...)`): its λ and θ are held, and nothing is learned.
         df: A streaming DataFrame, or a static one.
         key: The column that names the stream of each row.
         columns: Which other columns are what. Within a micro-batch the rows of a stream are read in the order of the
@@ -79,7 +80,7 @@ def stream(
 
 
 def smooth(
-    model: StateSpaceModel | Result,
+    model: StateSpaceModel | Result | Held,
     df: Any,
     key: str | None = None,
     *,
@@ -123,6 +124,85 @@ def write(results: Any, out: str, checkpoint: str, **trigger: Any) -> Any:
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
+def learn(
+    model: StateSpaceModel,
+    df: Any,
+    key: str | None = None,
+    *,
+    out: str,
+    columns: Columns | None = None,
+    settings: Settings | None = None,
+    buckets: int = 64,
+    **trigger: Any,
+) -> Any:
+    """Starts a query that learns one λ (and θ) from all streams, a step for each micro-batch, and writes results.
+
+    A micro-batch is one tick: all its rows are read under one λ, which then moves along their mean gradient.
+
+    Args:
+        model: The model.
+        df: A streaming DataFrame.
+        key: The column that names the stream of each row.
+        out: A directory that all machines see, as an absolute path or a URI. It holds `results/batch=n/`,
+            `lambda/n.bin` and the query's checkpoint, from which it goes on when it is started again.
+        columns: As for `stream`.
+        settings: What is learned, and how.
+        buckets: As for `stream`.
+        trigger: As for `write`.
+
+    Returns:
+        Spark's `StreamingQuery`. What it has learned is opened by `learned`.
+    """
+    from . import common
+    from .processor import CommonProcessor
+
+    if not df.isStreaming:
+        raise InputError("A common λ is learned from a streaming DataFrame: of files, for instance, with availableNow.")
+    plan = _plan(model, df, _columns(columns, key), settings, (), common=True)
+    rows = for_workers(df, plan.columns, plan.kept, _at_least_one("buckets", buckets))
+    out, bucket = out.rstrip("/"), Bucket(plan.recipe)
+    versions = f"{out}/lambda"
+    if not common.versions(versions):
+        common.save(versions, 0, bucket.common)
+    df.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    processor = CommonProcessor(plan.job(), plan.kept, versions)
+    schema = plan.schema(df, [(BUCKET, "int"), (SUMS, "binary")])
+    results = rows.groupBy(BUCKET).transformWithStateInPandas(processor, schema, "Append", "None")
+
+    def save(batch: Any, number: int) -> None:
+        batch.persist()  # what is computed twice would be counted twice
+        try:
+            told = batch.where(batch[SUMS].isNull()).drop(BUCKET, SUMS)
+            told.write.mode("overwrite").parquet(f"{out}/results/batch={number}")
+            sums = batch.where(batch[SUMS].isNotNull()).select(BUCKET, SUMS).collect()
+            parts = [bytes(row[SUMS]) for row in sorted(sums, key=lambda row: row[BUCKET])]
+            common.advance(versions, number, bucket, parts)
+        finally:
+            batch.unpersist()
+
+    writer = results.writeStream.foreachBatch(save).option("checkpointLocation", f"{out}/checkpoint")
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def learned(model: StateSpaceModel, out: str, columns: Columns | None = None, settings: Settings | None = None) -> Held:
+    """The λ and the model that a query of `learn` has reached, to be held by `stream`.
+
+    Args:
+        model: The model that the query began with.
+        out: The query's directory.
+        columns: As the query had them: how many inputs there are counts.
+        settings: Those of the query.
+    """
+    from . import common
+
+    bucket = Bucket(_recipe(model, settings or Settings(), columns or Columns(), common=True))
+    found = common.versions(f"{out.rstrip('/')}/lambda")
+    if not found:
+        raise InputError(f"{out} holds no λ: nothing has been learned there.")
+    state = common.load(f"{out.rstrip('/')}/lambda", found[-1], bucket.common)
+    return Held(bucket.panel.learner.current_model(state), state.average)
+
+
 # ---- what is to be done ----------------------------------------------------------------------------------------------
 class _Plan:
     """A recipe with the columns that it reads."""
@@ -146,22 +226,40 @@ class _Plan:
 
 
 def _plan(
-    model: StateSpaceModel | Result, df: Any, columns: Columns, settings: Settings | None, keep: Sequence[str]
+    model: StateSpaceModel | Result | Held,
+    df: Any,
+    columns: Columns,
+    settings: Settings | None,
+    keep: Sequence[str],
+    common: bool = False,
 ) -> _Plan:
-    learned = model.learned if isinstance(model, Result) else None
     columns = resolved(df, columns, keep)
-    p = model if isinstance(model, StateSpaceModel) else model.model
-    precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
-    chosen = settings or (model.config.learning if isinstance(model, Result) else Settings())
-    check_fit(p, Config(precision=precision, learning=chosen, columns=columns))
-    u = np.zeros(len(columns.inputs), precision) if columns.inputs else None
-    if learned is None:
-        return _Plan(learned_alone(p, chosen, u, precision), columns, keep)
+    if isinstance(model, StateSpaceModel):
+        _check(model, columns)
+        return _Plan(_recipe(model, settings or Settings(), columns, common), columns, keep)
     if settings is not None:
         raise InputError("What was learned elsewhere is held: leave the settings out.")
-    if learned.state is None:
+    if isinstance(model, Result) and model.learned.state is None:
         raise InputError("Each stream of this run has its own λ: deploy a run with one λ, or start from the model.")
-    return _Plan(held(p, learned.q, chosen, u, precision), columns, keep)
+    _check(model.model, columns)
+    return _Plan(held(model.model, model.family, _no_inputs(columns), _precision()), columns, keep)
+
+
+def _recipe(model: StateSpaceModel, settings: Settings, columns: Columns, common: bool) -> Recipe:
+    return learned_alone(model, settings, _no_inputs(columns), _precision(), common)
+
+
+def _check(model: StateSpaceModel, columns: Columns) -> None:
+    check_fit(model, Config(precision=_precision(), columns=columns))
+
+
+def _precision() -> Precision:
+    return "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
+
+
+def _no_inputs(columns: Columns) -> np.ndarray | None:
+    """The posterior reads the model before it has any row: with inputs of zero, where it takes any."""
+    return np.zeros(len(columns.inputs), _precision()) if columns.inputs else None
 
 
 def _columns(columns: Columns | None, key: str | None) -> Columns:

@@ -1,15 +1,21 @@
 """The stateful processor: Spark keeps one block of bytes for each bucket, and calls this with the bucket's rows."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from pyspark import TaskContext  # pyright: ignore[reportMissingImports]
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle  # pyright: ignore[reportMissingImports]
 
-from .tables import gathered, results_of, rows_of
+from .tables import BUCKET, SUMS, gathered, results_of, rows_of
 from .worker import Job
 
+if TYPE_CHECKING:
+    from .bucket import Advanced, Bucket
+
 STATE = "panel"
+BATCH = "streaming.sql.batchId"
+"""Spark's name for the number of the micro-batch that a task belongs to."""
 
 
 class BucketProcessor(StatefulProcessor):
@@ -26,11 +32,12 @@ class BucketProcessor(StatefulProcessor):
         table = gathered(rows)
         now = timerValues.getCurrentProcessingTimeInMs() if self.job.forget_after else 0
         given = rows_of(table, self.job.observed, self.job.inputs)
-        content, told = self.job.bucket().advance(self._content(), given, now, self.job.forget_after)
-        self._keep(content)
+        bucket = self.job.bucket()
+        advanced = bucket.advance(self._content(), given, now, self.job.forget_after, self._common(bucket))
+        self._keep(advanced.content)
         if self.job.forget_after:
             self._wake(now + self.job.forget_after + 1)
-        yield results_of(table, self.kept, given, told)
+        yield self._results(key, results_of(table, self.kept, given, advanced.told), advanced)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Streams that have been silent for too long end, though no row of their bucket comes."""
@@ -44,6 +51,13 @@ class BucketProcessor(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+    def _common(self, bucket: "Bucket") -> Any:
+        """The λ of this micro-batch, where it is not the one that the job began with."""
+        return None
+
+    def _results(self, key: Any, results: pd.DataFrame, advanced: "Advanced") -> pd.DataFrame:
+        return results
 
     def _content(self) -> bytes | None:
         found = self._state.get()
@@ -59,3 +73,23 @@ class BucketProcessor(StatefulProcessor):
         for timer in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer)
         self._handle.registerTimer(at)
+
+
+class CommonProcessor(BucketProcessor):
+    """One λ for all: that of the micro-batch is read from a directory that all machines see, and the sums of its
+    gradients go back with the results, in one more row for each bucket."""
+
+    def __init__(self, job: Job, kept: Sequence[str], directory: str):
+        super().__init__(job, kept)
+        self.directory = directory
+
+    def _common(self, bucket: "Bucket") -> Any:
+        from .common import load
+
+        return load(self.directory, int(TaskContext.get().getLocalProperty(BATCH)), bucket.common)
+
+    def _results(self, key: Any, results: pd.DataFrame, advanced: "Advanced") -> pd.DataFrame:
+        from .common import packed_sums
+
+        sums = pd.DataFrame({BUCKET: [int(key[0])], SUMS: [packed_sums(advanced.sums)]})
+        return pd.concat([results, sums], ignore_index=True).reindex(columns=[*results.columns, BUCKET, SUMS])

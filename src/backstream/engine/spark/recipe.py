@@ -14,6 +14,13 @@ Sharing = Literal["own", "held", "common"]
 """Whose λ it is: each stream has its own; one for all that does not move; one for all that is learned from all."""
 
 
+class Held(NamedTuple):
+    """What was learned elsewhere, as `bs.spark.stream` holds it."""
+
+    model: StateSpaceModel
+    family: BackwardFamily
+
+
 class Recipe(NamedTuple):
     """It goes to the workers by Spark's own serialiser."""
 
@@ -36,13 +43,13 @@ def learned_alone(model: StateSpaceModel, settings: Settings, u: Any, precision:
     return Recipe(watched.learner, q, key, u, sharing, precision)
 
 
-def held(model: StateSpaceModel, q: BackwardFamily, settings: Settings, u: Any, precision: str) -> Recipe:
+def held(model: StateSpaceModel, q: BackwardFamily, u: Any, precision: str) -> Recipe:
     """A posterior and a model that were learned elsewhere, and stay as they are."""
     if not isinstance(q, ScoringFamily):
         raise InputError(
             f"A {type(q).__name__} posterior has no log score, and cannot be held on Spark: deploy a run of the family "
             "'guided'."
         )
-    still = Settings(learn=False, components=settings.components, seed=settings.seed)
+    still = Settings(learn=False)
     _, _, key = build(model, still, u)
     return Recipe(default_learner(model, still, exact=q.exact), q, key, u, "held", precision)

@@ -8,6 +8,7 @@ import pandas as pd
 
 BUCKET, KEY, TIME, PROBLEM = "bucket", "key", "time", "problem"
 """What columns are called on their way. Spark makes named tuples of the rows, so that any other name could get lost."""
+SUMS = "gradient_sums"
 OK, MISSING, REFUSED, REJECTED = "ok", "missing", "refused", "rejected"
 """The verdict on a row: used; used, but without any observation; its update was not finite; set aside."""
 

@@ -73,8 +73,8 @@ def _all_slots(layout: Layout, slots: np.ndarray) -> np.ndarray:
 @compiled(donate=1)
 def _summed(panel: Panel, state: PanelState, index, ys, inputs, chunks) -> tuple[PanelState, Sums, Info]:
     arrays, static = eqx.partition(state, eqx.is_array)
-    first = jax.tree.map(lambda leaf: leaf[0], (arrays.slots, index, ys, inputs))
-    slots, shard = first[0], _Shard(panel, eqx.combine(first[0], static.slots), *first[1:], None)
+    slots, index, ys, inputs = jax.tree.map(lambda leaf: leaf[0], (arrays.slots, index, ys, inputs))
+    shard = _Shard(panel, eqx.combine(slots, static.slots), index, ys, inputs, None)
     common = state.common
     assert common is not None
     blank = blank_infos(shard.index.size, panel.q, shard.ys.dtype)
@@ -83,6 +83,7 @@ def _summed(panel: Panel, state: PanelState, index, ys, inputs, chunks) -> tuple
     def chunk(c, loop):
         slots, sums, infos = loop
         slots, part, info = shard._chunk(slots, common, c)
+        assert part is not None
         infos = jax.tree.map(lambda buffer, leaf: buffer.at[c].set(leaf), infos, info)
         return slots, add(sums, Sums(*part)), infos
 
