@@ -213,7 +213,8 @@ class Settling:
         second = 0.99 * state.second + 0.01 * score**2
         t = state.scores + 1
         direction = first / (1 - 0.9**t) / (jnp.sqrt(second / (1 - 0.99**t)) + 1e-12)
-        return self.rate * jnp.sqrt(jnp.minimum(rows, LENGTHENING)) * before.unit * direction, state._replace(first=first, second=second)
+        length = self.rate * jnp.sqrt(jnp.minimum(rows, LENGTHENING))
+        return length * before.unit * direction, state._replace(first=first, second=second)
 
     def _gain(self, age: Array, numerator: float, rows: Array) -> Array:
         """Of so many rows at once: about the sum of what each would have."""
