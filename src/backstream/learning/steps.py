@@ -141,6 +141,8 @@ class SettlingState(NamedTuple):
     """Of the latest block that was complete."""
     restarts: Float[Array, ""]
     """How often the gain was raised again."""
+    restarted_at: Float[Array, ""]
+    """Rows read when that happened last."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ class Settling:
             mean=vector,
             misfit=jnp.asarray(jnp.inf, dtype),
             restarts=zero,
+            restarted_at=zero,
         )
 
     def update(
@@ -266,6 +269,7 @@ class Settling:
             mean=jnp.where(settles, start, state.mean),
             misfit=jnp.where(over, misfit, state.misfit),
             restarts=state.restarts + off,
+            restarted_at=jnp.where(off, state.rows, state.restarted_at),
         )
 
 
