@@ -159,12 +159,10 @@ def run(name: str, method: str, seed: int) -> dict[str, Any]:
 def learn_online(setting: Setting, data: Data) -> dict[str, Any]:
     """What the default settings report of each row, and the q that was learned in the end."""
     watched, q, key = build(setting.build(jnp.array(START_NOISE)), Settings())
-    state, first = watched.learner.init(q, data.ys[0], key=key)
-    state, later = watched.learner.scan(state, data.ys[1:])
-    mean = np.concatenate([np.asarray(first.mean)[None], later.mean])
+    state, infos = watched.learner.scan(watched.learner.init(q, key=key), data.ys)
     return {
-        "filtering": analysis_error(mean, data.states, setting.burn_in),
-        "log_score": float(later.log_score[setting.burn_in - 1 :].mean()),
+        "filtering": analysis_error(infos.mean, data.states, setting.burn_in),
+        "log_score": float(infos.log_score[setting.burn_in :].mean()),
         "noise": START_NOISE * float(jnp.exp(state.average.log_inflation / 2)),
         "advantage": float(state.unlearned.advantage),
     }

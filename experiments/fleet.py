@@ -88,7 +88,7 @@ def throughput() -> dict:
 
     learner, states = panel.learner, []
     for stream in range(3):
-        alone, _ = learner.init(panel.q, ys[0, stream], key=jax.random.key(stream))
+        alone, _ = learner.step(learner.init(panel.q, key=jax.random.key(stream)), ys[0, stream])
         states.append(learner.scan(alone, ys[1:warm, stream])[0])
     began = time.process_time()
     for i in range(SETTINGS["singles"]):
@@ -141,7 +141,7 @@ def one_long(seed: int) -> dict:
     p, q, keys = case(seed)
     learner = default_learner(p, Settings(method="window", width=SETTINGS["width"]))
     ys = np.asarray(p.simulate(SETTINGS["short_streams"] * SETTINGS["short_length"], key=keys[3])[1])
-    state, _ = learner.init(q, ys[0], key=keys[2])
+    state, _ = learner.step(learner.init(q, key=keys[2]), ys[0])
     return judged(p, keys, learner.scan(state, ys[1:])[0].average)
 
 

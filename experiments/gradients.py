@@ -170,7 +170,7 @@ def learned(p, q, ys, inputs, stages: dict[str, int], key: jax.Array) -> dict[st
     """q after each number of observations."""
     learner = default_learner(p, Settings(method="window"))
     first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs)) for part in (0, slice(1, None)))
-    state, _ = learner.init(q, *first, key=key)
+    state, _ = learner.step(learner.init(q, first[1], key=key), *first)
     families, read = {}, 0
     for stage, count in stages.items():
         if count > read:

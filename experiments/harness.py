@@ -196,8 +196,8 @@ def learn(
         return jax.tree.map(lambda leaf: leaf[rows], (ys, inputs))
 
     monitor = Monitor(window=every)
-    state, _ = learner.init(q, *taken(0), key=key)
-    state, _ = learner.scan(state, *taken(slice(1, 2)))
+    state = learner.init(q, taken(0)[1], key=key)
+    state, _ = learner.scan(state, *taken(slice(0, 2)))
     watch, seconds, curve = monitor.begin(state), 0.0, []
     for start in range(2, len(ys) - every + 1, every):
         block = taken(slice(start, start + every))

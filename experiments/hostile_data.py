@@ -95,7 +95,7 @@ def settled() -> Settled:
     q = Innovation.from_model(p, SETTINGS["width"], key=keys[1])
     states, ys = (np.array(leaf) for leaf in p.simulate(SETTINGS["warm"] + SETTINGS["rows"], key=keys[2]))
     learner = default_learner(p, Settings(method="window", lag=SETTINGS["lag"]))
-    state, _ = learner.init(q, ys[0], key=keys[3])
+    state, _ = learner.step(learner.init(q, key=keys[3]), ys[0])
     state, _ = learner.scan(state, ys[1 : SETTINGS["warm"]])
     fresh = p.simulate(SETTINGS["fresh"], key=keys[4])
     return Settled(learner, state, states[SETTINGS["warm"] :], ys[SETTINGS["warm"] :], fresh)
@@ -145,7 +145,7 @@ def units(scale: float, rows: int) -> dict[str, float]:
     p = LinearGaussian(0 * one, scale * one, 0.9 * one, one, 0.5 * scale * one, 0.7 * scale * one)
     states, ys = p.simulate(rows, key=keys[0])
     learner = default_learner(p, Settings(method="window", lag=SETTINGS["lag"]))
-    state, _ = learner.init(Innovation.from_model(p, SETTINGS["width"], key=keys[1]), ys[0], key=keys[2])
+    state, _ = learner.step(learner.init(Innovation.from_model(p, SETTINGS["width"], key=keys[1]), key=keys[2]), ys[0])
     state, infos = learner.scan(state, ys[1:])
     exact = posterior.filter(p, Kalman.from_model(p), ys[1:]).mean
     own, best = (metrics.rmse(np.asarray(mean, "float64") / scale, states[1:] / scale) for mean in (infos.mean, exact))
@@ -173,7 +173,7 @@ def regime_change(jump: int, after: int, every: int = 500, within: float = 0.05)
     best = float(exact_per_step(new, Kalman.from_model(new), fresh))
 
     def follow(first: int) -> list[dict[str, Any]]:
-        state, _ = learner.init(Kalman.from_model(start), ys[first], key=keys[3])
+        state, _ = learner.step(learner.init(Kalman.from_model(start), key=keys[3]), ys[first])
         watch, rows = monitor.begin(state), []
         for begin in range(first + 1, len(ys) - every + 1, every):
             block = ys[begin : begin + every]

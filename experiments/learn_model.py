@@ -48,7 +48,7 @@ def learned(p: LinearGaussian, ys, key) -> LinearGaussian:
     estimator = RecursiveScore(SETTINGS["particles"], weights, objective=Renewal(SETTINGS["gamma"]), learn_model=True)
     optimiser = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(SETTINGS["rate"]))
     learner = OnlineLearner(p, estimator, optimiser, model_optimiser=optimiser, free=free(p), averaging=AVERAGING)
-    state, _ = learner.init(Kalman.from_model(p), ys[0], key=key)
+    state, _ = learner.step(learner.init(Kalman.from_model(p), key=key), ys[0])
     state, _ = learner.scan(state, ys[1:])
     return learner.current_model(state)
 

@@ -109,7 +109,7 @@ def run(name: str, method: str, dtype: str) -> list[dict[str, float]]:
         p, q, key = case(name, dtype)
         optimiser = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(1e-3)))
         learner = OnlineLearner(p, ESTIMATORS[method], optimiser, block=1000)
-        state, _ = learner.init(q, ys[0].astype(dtype), key=key)
+        state, _ = learner.step(learner.init(q, key=key), ys[0].astype(dtype))
         state, _ = learner.scan(state, ys[1:2].astype(dtype))
         rows, each, young = [], count // parts, None
         for part in range(parts):

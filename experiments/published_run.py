@@ -34,7 +34,7 @@ def learner_and_data(dim: int, observations: int, particles: int, width: int, se
 
 def watch(learner, q, ys, key) -> dict:
     """What the monitor said and when, and when the two ELBOs parted."""
-    state, _ = learner.init(q, ys[0], key=key)
+    state, _ = learner.step(learner.init(q, key=key), ys[0])
     looks = {"monitor": MONITOR.begin(state), "reference": REFERENCE.begin(state)}
     gaps, warned, pieces = [], [], []
     for start in range(1, len(ys), REFERENCE.window):

@@ -229,7 +229,7 @@ def python(settings: dict[str, Any]) -> dict[str, Any]:
     count = settings["python_steps"]
     ys = np.asarray(p.simulate(count + 1, key=KEY)[1])
     learner = OnlineLearner(p, RecursiveScore(settings["particles"]), optax.adam(1e-3), block=count)
-    state = [learner.init(q, ys[0], key=KEY)[0]]  # used up by each call, and replaced
+    state = [learner.step(learner.init(q, key=KEY), ys[0])[0]]  # used up by each call, and replaced
 
     def scan():
         state[0], infos = learner.scan(state[0], ys[1:])
@@ -362,7 +362,7 @@ def memory(settings: dict[str, Any]) -> dict[str, Any]:
     learner = OnlineLearner(p, RecursiveScore(8, objective=Renewal(0.8)), optax.adam(1e-3), block=1000)
     tenth = settings["stream"] // 10
     ys = np.asarray(p.simulate(tenth + 1, key=KEY)[1])
-    state, _ = learner.init(Kalman.random(p, key=KEY), ys[0], key=KEY)
+    state, _ = learner.step(learner.init(Kalman.random(p, key=KEY), key=KEY), ys[0])
     found = {}
     for k in range(1, 11):  # the same observations over and over
         began = time.process_time()

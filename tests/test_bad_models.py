@@ -169,7 +169,7 @@ def test_missing_inputs_are_named_wherever_there_are_rows():
     for use in (
         lambda: bs.filter(p, q, ys),
         lambda: bs.forecast(p, law, 2, key=KEY),
-        lambda: made.init(q, ys[0], key=KEY),
+        lambda: made.step(made.init(q, key=KEY), ys[0]),
     ):
         with pytest.raises(ValueError, match="emission reads inputs, but none are given"):
             use()
@@ -186,17 +186,17 @@ def test_inputs_that_are_not_finite_are_named():
     ys, us = np.ones((6, 2)), {"a": np.ones((6, 1)), "b": np.arange(6)}
     q = Guided.from_model(p, {"a": np.ones(1), "b": np.asarray(0)})
     made = OnlineLearner(p, LogScore(), optax.sgd(0.0))
-    state, _ = made.init(q, ys[0], jax.tree.map(lambda leaf: leaf[0], us), key=KEY)
-    state, _ = made.scan(state, ys[:2], jax.tree.map(lambda leaf: leaf[:2], us))
+    state = made.init(q, jax.tree.map(lambda leaf: leaf[0], us), key=KEY)
+    state, _ = made.scan(state, ys[:3], jax.tree.map(lambda leaf: leaf[:3], us))
     us["a"][4, 0] = np.nan
     with pytest.raises(ValueError, match=r"The input \['a'\] in row 4, column 0 is nan: inputs must be finite"):
         bs.filter(p, q, ys, us)
     with pytest.raises(ValueError, match="in row 7, column 0 is nan"):
         made.scan(state, ys, us)
     with pytest.raises(ValueError, match="in row 0, column 0 is inf"):
-        made.init(q, ys[0], {"a": np.full(1, np.inf), "b": np.asarray(0)}, key=KEY)
+        made.init(q, {"a": np.full(1, np.inf), "b": np.asarray(0)}, key=KEY)
     with pytest.raises(ValueError, match="in row 4, column 0 is nan"):
-        bs.forecast(p, bs.Marginals(jnp.zeros((1, 2)), jnp.eye(2)[None]), 6, inputs=us, key=KEY)
+        bs.forecast(p, bs.laws.Marginals(jnp.zeros((1, 2)), jnp.eye(2)[None]), 6, inputs=us, key=KEY)
     linear = LinearGaussian.random(2, 2, key=KEY)
     with pytest.raises(ValueError, match="The input in row 1 is -inf"):
         fit(linear, Kalman.from_model(linear), ys, np.array([0, -np.inf, 0, 0, 0, 0]), estimator=Exact(),

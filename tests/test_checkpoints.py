@@ -187,7 +187,7 @@ def test_sums_are_those_of_sha256sum(tmp_path):
 
 def test_what_differs_is_named(tmp_path, monkeypatch):
     checkpoints, _ = saved(tmp_path)
-    with pytest.raises(InputError, match=r"shape of .*weight is \[4, 4\] there, and \[5, 4\]"):
+    with pytest.raises(InputError, match=r"shape of .*weight is \[4, 2\] there, and \[5, 2\]"):
         checkpoints.newest(blank(width=5))
     with pytest.raises(InputError, match=r"shape of .* is \[2"):
         checkpoints.newest(blank(dim=3))

@@ -59,12 +59,13 @@ def having(language):
     return named(page for page in PAGES if any(block.language == language for block in blocks(page)))
 
 
-def test_readme_runs():
+def test_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace = run_python(ROOT / "README.md")
-    assert namespace["smoothed"].mean.shape == (2000, 1)
-    error = {name: abs(namespace[name].mean - namespace["states"]).mean() for name in ("filtered", "smoothed")}
-    assert error["smoothed"] < error["filtered"] < abs(namespace["ys"] - namespace["states"]).mean()
-    assert (namespace["lower"] < namespace["upper"]).all()
+    result, states, ys = (namespace[name] for name in ("result", "states", "ys"))
+    filtered, smoothed = (abs(law.mean - states).mean() for law in (result.filtered, result.smooth()))
+    assert smoothed < filtered < abs(ys - states).mean()
+    assert (tmp_path / "level.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("page", [page for page in having("python") if page.values[0].name != "README.md"])
@@ -117,15 +118,19 @@ def test_every_block_has_a_language_that_is_looked_after():
 
 
 def test_every_name_is_in_the_reference():
-    """All that `backstream` exports has an entry, and each entry exists."""
+    """All that `backstream` and its namespaces export has an entry, and each entry exists."""
     import backstream
+    from backstream import _NAMESPACES
 
     entries = re.findall(r"^::: (\S+)$", "".join(p.read_text() for p in (ROOT / "docs/reference").glob("*.md")), re.M)
     for entry in set(entries) - {"backstream.plots"}:  # the one entry that is a whole module
         module, _, name = entry.rpartition(".")
         assert hasattr(importlib.import_module(module), name), entry
     names = {entry.rpartition(".")[2] for entry in entries}
-    assert set(dir(backstream)) - {"__version__"} <= names
+    exported = set(dir(backstream)) - {"__version__", *_NAMESPACES}
+    for namespace in (backstream.estimators, backstream.families, backstream.laws, backstream.learning):
+        exported |= set(namespace.__all__)
+    assert sorted(exported - names) == []
 
 
 def test_links_and_pictures_exist():

@@ -11,7 +11,7 @@ from backstream.families import Conjugate, Kalman, PerStep, Recurrent, TanhCell
 from backstream.families.backward import filter_states, first_state
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import LinearDynamics
-from backstream.gaussian import Gaussian, cholesky, inverse, inverse_root
+from backstream.laws.gaussian import Gaussian, cholesky, inverse, inverse_root
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel, StochasticVolatility
 
 KEY = jax.random.key(0)

@@ -25,7 +25,7 @@ from backstream.families import BackwardFamily, Conjugate, Guided, Kalman, PerSt
 from backstream.families.backward import filter_states
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import LinearDynamics, LinearKernel
-from backstream.gaussian import Gaussian
+from backstream.laws.gaussian import Gaussian
 from backstream.learning import OnlineLearner, Panel
 from backstream.models import LinearGaussian, StateSpaceModel
 
@@ -242,7 +242,7 @@ def test_q_is_given_the_theta_of_the_moment(many):
         panel_state, _ = panel.read(panel_state, [0], [0], ys[:1])
         state = panel.stream(panel_state, 0)
     else:
-        state, _ = made.init(q, ys[0], key=KEY)
+        state, _ = made.step(made.init(q, key=KEY), ys[0])
     step = eqx.filter_jit(lambda *given, key: made.estimator.step(*given, key=key)[1].increment.elbo)
     filtered = other = q.update(p, q.init(p), ys[0])
     for y in ys[1:]:

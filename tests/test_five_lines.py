@@ -65,6 +65,8 @@ def test_a_result_goes_on_and_the_one_before_stays(result, data):
     further = result.learn(data[0][50:], data[1][50:], progress=False)
     assert len(further.filtered) == 60 and len(result.filtered) == 50
     np.testing.assert_array_equal(further.filtered.mean, whole.filtered.mean)
+    np.testing.assert_array_equal(further.smooth().mean, further.smooth(*data).mean)
+    np.testing.assert_array_equal(result.filter().mean, result.filter(data[0][:50], data[1][:50]).mean)
     again = result.learn(data[0][50:], data[1][50:], progress=False)
     np.testing.assert_array_equal(again.filtered.mean, whole.filtered.mean)
 
@@ -74,6 +76,9 @@ def test_a_saved_result_is_a_run(result, data, tmp_path):
     saved = result.save(tmp_path / "saved")
     opened = bs.load(tmp_path / "saved", MODEL)
     assert opened.filtered.table.equals(result.filtered.table)
+    with pytest.raises(InputError, match="does not hold the observations"):
+        opened.smooth()
+    np.testing.assert_array_equal(saved.smooth().mean, opened.smooth(data[0][:50], data[1][:50]).mean)
     assert len(opened.reports) == len(result.reports) == 2
     saved.learn(data[0][50:], data[1][50:], progress=False)
     whole = bs.learn(MODEL, data[0], inputs=data[1], out=tmp_path / "whole", settings=SETTINGS, progress=False)

@@ -23,7 +23,7 @@ from backstream.estimators import (
 )
 from backstream.estimators.recursive.weights import AllPairs, standard_normal
 from backstream.families.backward import first_state
-from backstream.gaussian import statistic
+from backstream.laws.gaussian import statistic
 from linear_gaussian import exact, family, model, observations, replicate, vector
 
 

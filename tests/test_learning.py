@@ -56,7 +56,7 @@ def test_the_same_bits_however_the_stream_is_cut():
     made = learner(p, block=16)
     results = []
     for piece in (1, 7, 40):
-        state, _ = made.init(q, ys[0], key=KEY)
+        state, _ = made.step(made.init(q, key=KEY), ys[0])
         infos = []
         for start in range(1, len(ys), piece):
             if piece == 1:
@@ -122,7 +122,7 @@ def test_the_better_of_learned_and_unlearned_is_reported():
     off = eqx.tree_at(lambda q: q.log_inflation, good, jnp.asarray(4.0))
     for q, rate, learned in ((off, 5e-2, True), (good, 3.0, False)):
         made = OnlineLearner(p, LogScore(), optax.adam(rate))
-        state, _ = made.init(q, ys[0], key=KEY)
+        state, _ = made.step(made.init(q, key=KEY), ys[0])
         state, infos = made.scan(state, ys[1:])
         assert (state.unlearned.advantage > 0) == learned
         expected = state.average if learned else q
@@ -157,7 +157,7 @@ def test_an_update_that_is_not_finite_never_reaches_lambda():
     ys[10] = 100.0
     ys[20:24] = 100.0
     made = OnlineLearner(p, Poisoned(RecursiveScore(8)), optax.adam(1e-2), patience=3)
-    state, _ = made.init(q, ys[0], key=KEY)
+    state, _ = made.step(made.init(q, key=KEY), ys[0])
     state, infos = made.scan(state, ys[1:10])
     before = jax.tree.map(np.array, eqx.filter((state.q, state.optimiser, state.carry), eqx.is_array))
     state, infos = made.scan(state, ys[10:11])
@@ -170,7 +170,7 @@ def test_an_update_that_is_not_finite_never_reaches_lambda():
 
 def test_bad_data_and_bad_configuration_are_named():
     p = model()
-    state, _ = learner(p).init(family(), observations()[0], key=KEY)
+    state, _ = learner(p).step(learner(p).init(family(), key=KEY), observations()[0])
     bad = np.array(observations()[1:4])
     bad[1, 1] = np.inf
     with pytest.raises(ValueError, match="row 2, column 1 is infinite"):
@@ -220,7 +220,7 @@ def test_a_stream_is_learned_and_the_monitor_agrees(estimator):
     made, monitor = learner(p, estimator, 3e-3), Monitor(window=1000)
     unbiased = BackwardTrajectories(20)
     before = unbiased(p, q, ys, key=KEY).elbo / len(ys)
-    state, _ = made.init(q, ys[0], key=KEY)
+    state, _ = made.step(made.init(q, key=KEY), ys[0])
     watch, reports = monitor.begin(state), []
     for start in range(1, 3001, 1000):
         block = ys[start : start + 1000]
@@ -237,7 +237,7 @@ def test_monitor_warns_of_an_elbo_that_lies():
     p, q = model(), family()
     ys = p.simulate(101, key=KEY)[1]
     made, monitor = learner(p, rate=0.0), Monitor(window=100)
-    state, _ = made.init(q, ys[0], key=KEY)
+    state, _ = made.step(made.init(q, key=KEY), ys[0])
     watch = monitor.begin(state)
     state, infos = made.scan(state, ys[1:])
     assert monitor.look(made, watch, state, infos, ys[1:])[1].warnings == ()
@@ -251,7 +251,7 @@ def test_monitor_sees_an_observation_beyond_all_numbers():
     p, q = model(), family()
     ys = jnp.asarray(p.simulate(11, key=KEY)[1]).at[5].set(1e200)
     made, monitor = learner(p, FixedLag(2, 2), rate=0.0), Monitor(window=10)
-    state, _ = made.init(q, ys[0], key=KEY)
+    state, _ = made.step(made.init(q, key=KEY), ys[0])
     watch = monitor.begin(state)
     state, infos = made.scan(state, ys[1:])
     assert infos.elbo.min() == -np.inf
@@ -271,7 +271,7 @@ def test_the_model_is_learned_too():
     free = eqx.tree_at(lambda p: (p.A, p.transition_scale), free, (True, True))
     estimator = RecursiveScore(10, MomentCorrected(Quadratic(True)), objective=Renewal(0.9), learn_model=True)
     made = OnlineLearner(start, estimator, optax.adam(1e-2), optax.adam(3e-3), free=free, averaging=Averaging(1000.0))
-    state, _ = made.init(Kalman.from_model(start), ys[0], key=KEY)
+    state, _ = made.step(made.init(Kalman.from_model(start), key=KEY), ys[0])
     state, _ = made.scan(state, ys[1:])
     found = made.current_model(state)
     assert abs(float(found.A[0]) - 0.9) < 0.1
@@ -302,7 +302,7 @@ def test_per_step_scheme_filters(estimator):
     """The non-amortised scheme on a linear-Gaussian stream: its filter and one-step means are near Kalman's."""
     p, ys = model(), observations()
     made = PerStepLearner(p, estimator, optax.adam(3e-2), num_updates=200)
-    state, first = made.init(PerStep.create(2, 2, width=8, key=KEY), ys[0], key=KEY)
+    state, first = made.step(made.init(PerStep.create(2, 2, width=8, key=KEY), key=KEY), ys[0])
     state, infos = made.scan(state, ys[1:8])
     means = np.concatenate([np.asarray(first.mean)[None], infos.mean])
     exact = Kalman.from_model(p)

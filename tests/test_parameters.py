@@ -49,7 +49,7 @@ def test_parameters_are_chosen_by_name():
     assert learner._parameters().names() == ("sigma",)
     assert ModelParameters(p).names() == ("phi[0,0]", "phi[0,1]", "sigma")
     ys = p.simulate(40, key=KEY)[1]
-    state, _ = learner.init(q, ys[0], key=key)
+    state, _ = learner.step(learner.init(q, key=key), ys[0])
     assert state.carry.sensitivity.shape[1] == 1
     state, _ = learner.scan(state, ys[1:])
     moved = learner.current_model(state)

@@ -74,7 +74,7 @@ def estimates(estimator, runs, key):
     """ELBO and gradient in θ, of many runs."""
 
     def one(key):
-        total = bs.Scan(estimator).estimate(P, Q, YS, None, key)
+        total = bs.estimators.Scan(estimator).estimate(P, Q, YS, None, key)
         return jnp.concatenate([total.elbo[None], flatten(total.model_gradient)[0]])
 
     return jax.lax.map(one, jax.random.split(key, runs), batch_size=50)
@@ -87,24 +87,25 @@ def test_elbo_and_gradient_are_those_of_quadrature(true_dynamics):
     theta = flatten(P)[0]
     value, gradient = jax.value_and_grad(exact)(theta, true_dynamics)
     expected = np.concatenate([[value], gradient])
-    backward = bs.TrueDynamics(64) if true_dynamics else bs.OwnKernels()
+    backward = bs.estimators.TrueDynamics(64) if true_dynamics else bs.estimators.OwnKernels()
     found = []
     for particles, runs in ((20, 1000), (160, 100)):
-        values = estimates(bs.RatioScore(particles, backward, learn_model=True), runs, jax.random.key(particles))
+        estimator = bs.estimators.RatioScore(particles, backward, learn_model=True)
+        values = estimates(estimator, runs, jax.random.key(particles))
         found.append((np.asarray(values.mean(0)) - expected, np.asarray(values.std(0)) / np.sqrt(runs)))
     (few, _), (many, error) = found
     assert (np.abs(many) < np.abs(few) / 4 + 4 * error).all()
     assert (error < 0.03 * (1 + np.abs(expected))).all()
 
 
-@pytest.mark.parametrize("backward", [bs.OwnKernels(), bs.TrueDynamics(3)])
+@pytest.mark.parametrize("backward", [bs.estimators.OwnKernels(), bs.estimators.TrueDynamics(3)])
 @pytest.mark.parametrize("components", [1, 2])
 def test_at_the_optimum_nothing_varies(backward, components):
     """Linear and Gaussian: q is the smoothing law, and V the log-likelihood at every sample, however few there are."""
     p = bs.LinearGaussian.random(2, 3, key=jax.random.key(0))
     _, ys = p.simulate(6, key=jax.random.key(1))
     q = bs.Guided.from_model(p) if components == 1 else bs.GuidedMixture.from_model(p, components=components)
-    estimator = bs.RatioScore(4, backward)
+    estimator = bs.estimators.RatioScore(4, backward)
 
     @eqx.filter_jit
     def run(ys):
@@ -120,7 +121,7 @@ def test_at_the_optimum_nothing_varies(backward, components):
     np.testing.assert_allclose(varying, 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("estimator", [bs.RecursiveScore(5), bs.FixedLag(4, 2)])
+@pytest.mark.parametrize("estimator", [bs.estimators.RecursiveScore(5), bs.estimators.FixedLag(4, 2)])
 def test_estimators_that_need_a_normal_law_say_so(estimator):
     with pytest.raises(TypeError, match="use LogScore"):
         eqx.filter_eval_shape(estimator.init, P, Q, YS[0], key=jax.random.key(0))

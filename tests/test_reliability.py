@@ -170,7 +170,7 @@ def test_any_configuration_keeps_its_shapes_and_types(case):
     estimator and each precision once, and others, of which `make soak` tries 200."""
     y = case.observation()
     learner, q = case.learner()
-    state, _ = eqx.filter_eval_shape(lambda: learner.init(q, y, key=jax.random.key(1)))
+    state = eqx.filter_eval_shape(lambda: learner.init(q, key=jax.random.key(1)))
     after, info = eqx.filter_eval_shape(lambda state: learner._read(state, jnp.asarray(y), None), state)
     assert shapes(after) == shapes(state)
     assert info.mean.shape == info.std.shape == (case.dim,)
@@ -216,8 +216,8 @@ def test_what_a_learner_reads_fits_together():
     p, q = jax.tree.map(lambda leaf: leaf.astype("float32") if eqx.is_inexact_array(leaf) else leaf, LINEAR)
     learner = OnlineLearner(p, FixedLag(1, 1), optax.adam(1e-3))
     with pytest.raises(ValueError, match="row 0, column 1 is infinite"):
-        learner.init(q, np.array([0.0, 1e39]), key=jax.random.key(0))
-    state = eqx.filter_eval_shape(lambda: learner.init(q, np.zeros(2), key=jax.random.key(0))[0])._replace(q=q)
+        learner.step(learner.init(q, key=jax.random.key(0)), np.array([0.0, 1e39]))
+    state = eqx.filter_eval_shape(lambda: learner.init(q, key=jax.random.key(0)))._replace(q=q)
     with pytest.raises(ValueError, match="There are 4 rows of observations, but 3 of inputs"):
         learner.scan(state, np.zeros((4, 2)), np.zeros((3, 1)))
     after, infos = learner.scan(state, np.zeros((0, 2)))

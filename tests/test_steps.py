@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from backstream import Settling
+from backstream.learning import Settling
 
 ROWS = 5000
 TRUTH = np.array([1.0, 0.0])

@@ -321,3 +321,9 @@ def test_the_command_line_makes_it_from_plain_values():
     model, choice = find("structural", settings)
     assert model.state_names == bs.structural(**settings).state_names
     assert find(choice.name, choice.parameters, choice.identity)[1] == choice
+
+
+def test_numpy_scalars_are_plain_numbers():
+    """A level read from an array is a constant of the prior, not a parameter that is learned."""
+    plain, scalar = (bs.structural(level=0.1, noise=0.5, initial_level=value) for value in (20.0, np.float64(20.0)))
+    assert jax.tree.structure(plain) == jax.tree.structure(scalar)

@@ -23,7 +23,7 @@ from backstream.estimators.reference.exact import Exact
 from backstream.families import AffinePotential, BackwardFamily, Kalman, Kernel, Recurrent
 from backstream.families.backward import filter_states
 from backstream.families.linear import LinearDynamics
-from backstream.gaussian import Gaussian
+from backstream.laws.gaussian import Gaussian
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel
 
 T, REPLICATES = 6, 1000

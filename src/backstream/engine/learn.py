@@ -16,10 +16,11 @@ from backstream.learning import FleetSettings, Settings
 from backstream.learning.parameters import ALL_PARAMETERS, steps_by_name
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config, Precision, Saving
+from backstream.runs.memory import MemoryRun
 from backstream.runs.model_registry import describe
 from backstream.runs.store import check_directory
 
-from .advance import Warn, write
+from .advance import Warn, advance, write
 from .memory_result import MemoryResult
 from .preparation import check_fit, require_writable
 from .result import Result
@@ -90,12 +91,14 @@ def learn(
         if resume or config.columns.key is not None:
             what = "A run of many streams" if config.columns.key is not None else "A run that is resumed"
             raise InputError(f"{what} needs a directory: out='run/'.")
-        return MemoryResult.begin(model, config, opened, progress, warn)
+        kept = MemoryRun()
+        advance(model, opened, config, kept, progress, warn, "rest")
+        return MemoryResult(model, config, kept, ((source, inputs),))
     require_writable(config)
     path = Path(out)
     check_directory(path, resume)
     write(model, path, config, opened, progress, warn, holds="all", resume=resume)
-    return Run(path, model)
+    return Run(path, model, ((source, inputs),))
 
 
 def _choosing(settings: Settings, learn: str | Iterable[str]) -> Settings:

@@ -7,7 +7,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
-from backstream.gaussian import LOG_2PI, cholesky, inverse
+from backstream.laws.gaussian import LOG_2PI, cholesky, inverse
 
 LEAST_WEIGHT = 1e-12
 """Components without weight keep this one, so that logarithms and their derivatives stay finite."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from backstream.mixture import Mixture
+from backstream.laws.mixture import Mixture
 
 
 class Marginals(NamedTuple):
