@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -103,9 +104,7 @@ def free_parameters(p: StateSpaceModel, names: Sequence[str] = ()) -> PyTree:
     return free
 
 
-def steps_by_name(
-    p: StateSpaceModel, steps: Mapping[str, optax.GradientTransformation]
-) -> optax.GradientTransformation:
+def steps_by_name(p: StateSpaceModel, steps: Mapping[str, Any]) -> optax.GradientTransformation:
     """Steps for θ that differ from parameter to parameter: those of the longest name that a parameter belongs to, or
     of "all" where it belongs to none.
 
