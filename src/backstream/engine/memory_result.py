@@ -14,6 +14,7 @@ from backstream.runs.memory import MemoryRun
 from backstream.runs.store import check_directory, write_run
 
 from .advance import Warn, advance, continued
+from .preparation import require_writable
 from .result import FilteredRows, Learned, Result
 from .run import Run, restore
 
@@ -33,6 +34,7 @@ class MemoryResult(Result):
 
     def save(self, path: str | Path) -> Run:
         """Writes a run directory, which `load` opens and `learn` goes on with."""
+        require_writable(self.config)
         check_directory(Path(path), resume=False)
         assert self._kept.checkpoint is not None
         write_run(
