@@ -78,6 +78,8 @@ class Settings:
     agree with what was learned."""
     monitor_every: int = 500
     """How many observations the monitor looks at each time."""
+    fallback: bool = True
+    """Whether a posterior that predicts worse than it did before it learned is reported as it was then."""
 
     def __post_init__(self):
         for name, choices in (("family", get_args(Family)), ("method", (None, *get_args(Method)))):
@@ -144,6 +146,7 @@ def default_learner(p: StateSpaceModel, settings: Settings | None = None, *, exa
         _model_optimiser(settings, method),
         free,
         Averaging() if settings.horizon is None else Averaging(settings.horizon),
+        fallback=settings.fallback,
     )
 
 
