@@ -16,6 +16,7 @@ from backstream.data import parsing
 from backstream.data.rows import Batch, Problem
 from backstream.errors import InputError
 from backstream.learning import Fleet, Panel, Report, Verdict
+from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected, decode_report, report_record
@@ -149,7 +150,8 @@ class FleetReader(Reader):
             None if batch.times is None else [batch.times[i] for i in good],
         )
         fleet.row = batch.first + len(batch)
-        self._latest |= {report.stream: report for report in reports if report.stream is not None}
+        for report in reports:
+            self._latest[report.stream or ""] = later(self._latest.get(report.stream or ""), report)
         self._latest = {name: report for name, report in self._latest.items() if name in fleet.members}
         rejected = [
             Rejected(batch.first + i, keys[i], problem.reason, problem.content)

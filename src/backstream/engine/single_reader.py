@@ -7,6 +7,7 @@ import numpy as np
 
 from backstream.data.rows import Batch
 from backstream.learning import Report, Verdict, WatchedState
+from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected, decode_report, report_record
@@ -54,7 +55,8 @@ class SingleReader(Reader):
         if len(ys):
             self._state, infos, reports = watched.read(self._state, ys, inputs)
             collected.append(infos)
-            self._latest = reports[-1] if reports else self._latest
+            for report in reports:
+                self._latest = later(self._latest, report)
         infos = jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
         rows = Filtered(batch.first, batch.times, *(getattr(infos, name) for name in OF_ROWS))
         rejected = [

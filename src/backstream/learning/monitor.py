@@ -22,6 +22,8 @@ from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
+COMPARED = 8
+"""Windows from one comparison with particle filters to the next, in a long run."""
 
 
 class Report(NamedTuple):
@@ -49,7 +51,14 @@ class Report(NamedTuple):
     parameters: dict[str, Parameter] | None = None
     """θ by the names of the model's fields, where it is learned."""
     reference: Reference | None = None
-    """What particle filters say of the first rows of the window; None where q is exact, and has nothing to lose."""
+    """What particle filters say of the first rows of the window; None where q is exact, and has nothing to lose, and in
+    most windows of a long run."""
+
+
+def _is_compared(window: int) -> bool:
+    """Whether the result is compared with particle filters after so many windows: often at first, then at every
+    COMPARED-th."""
+    return window & (window - 1) == 0 or window % COMPARED == 0
 
 
 class Monitor(eqx.Module):
@@ -110,8 +119,8 @@ class Monitor(eqx.Module):
             )
         if ess < self.least_ess:
             warnings.append(
-                f"The effective sample size is {ess:.1f}: too few samples carry the weight. Try more --particles, or the "
-                "method window."
+                f"The effective sample size is {ess:.1f}: too few samples carry the weight. Try more --particles, or "
+                "the method window."
             )
         if refused > self.most_refused:
             warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
@@ -136,7 +145,7 @@ class Monitor(eqx.Module):
             refused,
             tuple(warnings + parameter_warnings(learner, state, self.window)),
             parameters=current_parameters(learner, state),
-            reference=self.compare(learner, watch, state, ys, inputs),
+            reference=self.compare(learner, watch, state, ys, inputs) if _is_compared(watch.windows + 1) else None,
         )
         return watch.next(_copy(state.result_state()), reached), report
 

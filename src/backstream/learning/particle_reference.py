@@ -22,7 +22,7 @@ from backstream.models.laws import draw
 
 ROWS = 64
 """At most, in one check."""
-FILTERS, PARTICLES = 8, 64
+FILTERS, PARTICLES = 4, 256
 TRAJECTORIES = 16
 """For the ELBO of a family without a log score."""
 LEAST_ESS = 0.1
@@ -32,8 +32,8 @@ WIDEST_ERROR = 3.0
 
 
 class Reference(NamedTuple):
-    """What the filters say of `rows` rows. `gap` is their log-likelihood less q's log score, or its ELBO where it has no
-    score, in nats per row, and `error` its standard error; `ess` is a share of the particles."""
+    """What the filters say of `rows` rows. `gap` is their log-likelihood less q's log score, or its ELBO where it has
+    no score, in nats per row, and `error` its standard error; `ess` is a share of the particles."""
 
     rows: int
     gap: float

@@ -1,7 +1,7 @@
 """What a stream's rows have shown so far, in sums of constant size: what its verdict is made from.
 
-Every statistic is a weighted mean over the rows. There are two sets of weights, which fall by a factor e over RECENT and
-over LONG rows: a change shows in the first, and a bad beginning is forgotten by both.
+Every statistic is a weighted mean over the rows. There are two sets of weights, which fall by a factor e over RECENT
+and over LONG rows: a change shows in the first, and a bad beginning is forgotten by both.
 """
 
 from typing import NamedTuple
@@ -98,8 +98,8 @@ class Figures:
 
 
 def poor_coverage(tallies: Tally, least: float, count: float = 20) -> list[int]:
-    """Which of many streams, along the first axis, have fewer than `least` of their values inside the 90 % bands, both of
-    late and in the long run, where that is known of `count` values."""
+    """Which of many streams, along the first axis, have fewer than `least` of their values inside the 90 % bands, both
+    of late and in the long run, where that is known of `count` values."""
     columns = np.asarray(tallies.last).shape[-1]
     start = len(OF_ROWS) + OF_COLUMNS.index("inside") * columns
     weight, square, total = np.moveaxis(np.asarray(tallies.sums, float)[..., start:].sum(-1), -1, 0)

@@ -1,15 +1,15 @@
 """Whether what a run reports can be used: one word, and the reasons for it.
 
-Everything is judged from predictions of rows that had not been read: no true state is needed. With exact predictions the
-normal numbers of the PIT values are independent and standard normal, and ranks are uniform, for every law. A doubt needs
-both: a departure that chance makes in FALSE_ALARMS of all verdicts at most, all tests of all columns together, and one
-that is large enough to matter (MATERIAL), some 0.03 nats per row.
+Everything is judged from predictions of rows that had not been read: no true state is needed. With exact predictions
+the normal numbers of the PIT values are independent and standard normal, and ranks are uniform, for every law. A doubt
+needs both: a departure that chance makes in FALSE_ALARMS of all verdicts at most, all tests of all columns together,
+and one that is large enough to matter (MATERIAL), some 0.03 nats per row.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Verdict:
             told += [] if value is None else [words.format(value)]
         gap, error = self.figures.get("gap"), self.figures.get("gap_error")
         if gap is not None and error is not None:
-            told.append(f"{gap:+.3f} ± {error:.3f} nats per row from a particle filter")
+            told.append(f"{gap:.3f} ± {error:.3f} nats per row lost against a particle filter")
         return f"Verdict: {self.kind}" + (f" ({', '.join(told)})" if told else "")
 
     def details(self) -> list[str]:
@@ -85,9 +85,22 @@ class Verdict:
         return asdict(self)
 
     @classmethod
-    def restored(cls, record: dict[str, Any]) -> "Verdict":
-        reasons = tuple(Reason(**reason) for reason in record["reasons"])
-        return cls(record["kind"], reasons, tuple(record["notes"]), dict(record["figures"]))
+    def restored(cls, record: Any) -> "Verdict":
+        """From JSON. Raises KeyError, TypeError or ValueError where it is of another shape."""
+        if record["kind"] not in get_args(Kind):
+            raise ValueError(f"there is no kind {record['kind']!r}")
+        reasons = tuple(Reason(*(_text(reason[name]) for name in WORDING)) for reason in record["reasons"])
+        figures = {_text(name): None if value is None else float(value) for name, value in record["figures"].items()}
+        return cls(record["kind"], reasons, tuple(map(_text, record["notes"])), figures)
+
+
+WORDING = tuple(each.name for each in fields(Reason))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 class Circumstances(NamedTuple):
@@ -251,7 +264,7 @@ def _learn_it(about: Circumstances) -> str:
 def _refusals(recent: Figures, long: Figures) -> list[Reason]:
     share, count = float(long["refused"].value), float(long["refused"].value * long["refused"].weight)
     latest = float(recent["refused"].value)
-    if np.isnan(share) or not (share > MOST_REFUSED and count >= LEAST_REFUSED - 0.5 or latest > 0.1):
+    if np.isnan(share) or not ((share > MOST_REFUSED and count >= LEAST_REFUSED - 0.5) or latest > 0.1):
         return []
     return [
         Reason(

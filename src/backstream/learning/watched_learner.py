@@ -26,6 +26,11 @@ class WatchedState(NamedTuple):
     yet filled is zero."""
 
 
+def later(before: Report | None, after: Report) -> Report:
+    """A report with the particle filters' word of the one before it, where it has none of its own."""
+    return after if before is None or after.reference is not None else after._replace(reference=before.reference)
+
+
 class WatchedLearner(eqx.Module):
     """Reads observations, and has the monitor look after every window of them, counted from the second observation.
 

@@ -95,7 +95,10 @@ def read_verdict(path: Path, config: Config) -> Verdict | None:
 def verdict_of(record: dict[str, Any]) -> Verdict | None:
     """The verdict in the record of a checkpoint."""
     found = record.get("verdict")
-    return None if found is None else Verdict.restored(found)
+    try:
+        return None if found is None else Verdict.restored(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedCheckpointError(f"The verdict in a checkpoint makes no sense: {error}.") from error
 
 
 def of_run(path: Path, config: Config, like: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
