@@ -7,7 +7,7 @@ and one that is large enough to matter (MATERIAL), some 0.03 nats per row.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,11 +22,14 @@ FALSE_ALARMS = 0.01
 """Of verdicts on exact predictions, at most."""
 LEAST_ROWS = 30
 """Fewer say nothing."""
-MATERIAL = {"z": 0.25, "z_square": 0.35, "z_lag": 0.2, "rank": 0.06, "inside": 0.07, "region": 0.07}
-"""By how much a mean must be off to matter."""
-CENTRE = {"z": 0.0, "z_square": 1.0, "z_lag": 0.0, "rank": 0.5, "inside": LEVEL, "region": LEVEL}
-SPREAD = {"z": 1.0, "z_square": 2**0.5, "z_lag": 1.0, "rank": 12**-0.5, "inside": 0.3, "region": 0.3}
-"""What each mean is, and the standard deviation of one value, where predictions are exact."""
+MATERIAL = {"mean": 0.25, "variance": 0.35, "correlation": 0.2, "rank": 0.06, "inside": 0.07, "region": 0.07}
+"""By how much each statistic must be off to matter."""
+CENTRE = {"mean": 0.0, "variance": 1.0, "correlation": 0.0, "rank": 0.5, "inside": LEVEL, "region": LEVEL}
+SPREAD = {"mean": 1.0, "variance": 2**0.5, "correlation": 1.0, "rank": 12**-0.5, "inside": 0.3, "region": 0.3}
+"""What each is where predictions are exact, and its standard error times √n. The first three are of PIT values as
+normal numbers: their mean, variance and correlation with those of the row before."""
+SUDDEN = 1.5
+"""A departure that is so many times as large in the recent rows as in the long run has begun of late."""
 MOST_REFUSED, LEAST_REFUSED = 0.01, 3
 """The share of refused updates above which a run has failed, and how many there must be."""
 LEAST_COVERAGE, LEAST_COLUMN = 0.7, 0.5
@@ -77,8 +80,11 @@ class Verdict:
         return f"Verdict: {self.kind}" + (f" ({', '.join(told)})" if told else "")
 
     def details(self) -> list[str]:
-        """The reasons and notes, as sentences."""
-        return [*map(str, self.reasons), *self.notes]
+        """The reasons and notes, as sentences. What several reasons say to try is said once."""
+        following = [*(reason.remedy for reason in self.reasons[1:]), ""]
+        pairs = zip(self.reasons, following, strict=True) if self.reasons else ()
+        told = [replace(one, remedy="") if one.remedy == after else one for one, after in pairs]
+        return [*map(str, told), *self.notes]
 
     def record(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -140,15 +146,16 @@ def judge(
     """
     recent, long = Figures(tally, 0), Figures(tally, 1)
     figures = _figures(recent, long, reference)
-    lost = _gap(reference, about)
-    failures = [*_refusals(recent, long), *_coverage(recent, long, about, bool(lost)), *_learned_worse(long, about)]
+    worse = _learned_worse(long, about)
+    lost = _gap(reference, about, bool(worse))
+    refused = _refusals(recent, long, about)
+    failures = [*refused, *worse, *_coverage(recent, long, about, bool(lost))]
     doubts = [*_calibration(recent, long, about, bool(lost)), *lost, *(Reason(warning) for warning in warnings)]
     notes = _notes(long, about, reference)
-    if failures and not (about.improves and _rises(recent, long) and not _refusals(recent, long)):
-        return Verdict("failed", (*failures, *doubts), notes, figures)
+    rising = about.improves and not refused and _rises(recent, long)
     if failures or doubts:
-        rising = about.improves and _rises(recent, long)
-        return Verdict("learning" if rising else "doubtful", (*failures, *doubts), notes, figures)
+        kind: Kind = "learning" if rising else "failed" if failures else "doubtful"
+        return Verdict(kind, (*failures, *doubts), notes, figures)
     rows = max(float(np.max(long[name].weight, initial=0.0)) for name in ("rank", "inside"))
     if rows < LEAST_ROWS:
         return Verdict("learning", (Reason(f"Only {rows:.0f} rows could be judged: too few."),), notes, figures)
@@ -167,24 +174,40 @@ def _departures(recent: Figures, long: Figures, about: Circumstances) -> Iterato
     tests = 2 * (2 + 4 * columns)
     limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * tests))
     for name in names:
-        now, before = (_off(figures[name], name, limit) for figures in (recent, long))
+        now, before = (_off(figures, name, limit) for figures in (recent, long))
         off = now.beyond | (before.beyond & (np.abs(now.value) > MATERIAL[name] / 2) & (now.value * before.value > 0))
+        began = now.beyond & (np.abs(now.value) > SUDDEN * np.abs(before.value))
+        began = began & (np.abs(now.value - before.value) > 2 * now.error)
         for i in np.flatnonzero(off):
             where = "" if now.value.size == 1 else _named(about, int(i))
             value = (now if now.beyond[i] else before).value[i]
-            yield Finding(name, where, float(value), bool(now.beyond[i] and not before.beyond[i]))
+            yield Finding(name, where, float(value), bool(began[i]))
 
 
 class _Off(NamedTuple):
     value: np.ndarray
+    error: np.ndarray
     beyond: np.ndarray
 
 
-def _off(mean: Mean, name: str, limit: float) -> _Off:
-    value, count = np.atleast_1d(mean.value - CENTRE[name]), np.atleast_1d(mean.count)
+def _off(figures: Figures, name: str, limit: float) -> _Off:
+    found = _statistic(figures, name)
+    value, count = np.atleast_1d(found.value - CENTRE[name]), np.atleast_1d(found.count)
     error = SPREAD[name] / np.sqrt(np.maximum(count, 1e-9))
     with np.errstate(invalid="ignore"):
-        return _Off(np.nan_to_num(value), np.abs(value) > np.maximum(limit * error, MATERIAL[name]))
+        return _Off(np.nan_to_num(value), error, np.abs(value) > np.maximum(limit * error, MATERIAL[name]))
+
+
+def _statistic(figures: Figures, name: str) -> Mean:
+    if name in ("rank", "inside", "region"):
+        return figures[name]
+    mean, square, lag = figures["z"], figures["z_square"], figures["z_lag"]
+    variance = square.value - mean.value**2
+    if name == "mean":
+        return mean
+    if name == "variance":
+        return square._replace(value=variance)
+    return lag._replace(value=np.clip((lag.value - mean.value**2) / np.maximum(variance, 1e-6), -1, 1))
 
 
 def _named(about: Circumstances, column: int) -> str:
@@ -201,20 +224,20 @@ def _calibration(recent: Figures, long: Figures, about: Circumstances, lost: boo
 
 def _without_repetition(found: dict[tuple[str, bool, bool], list[Finding]]) -> dict[Any, list[Finding]]:
     """Bands, regions and ranks say the same as the spread, where there is one."""
-    wide = any(name == "z_square" for name, _, _ in found)
+    wide = any(name == "variance" for name, _, _ in found)
     once = {key: value for key, value in found.items() if not (wide and key[0] in ("inside", "region", "rank"))}
-    if any(name in ("z", "rank") for name, _, _ in once):
+    if any(name in ("mean", "rank") for name, _, _ in once):
         once = {key: value for key, value in once.items() if key[0] not in ("inside", "region")}
     return once
 
 
 WORDS = {
-    ("z", True): "The rows lie above their predictions, by {0:.2f} standard deviations on average",
-    ("z", False): "The rows lie below their predictions, by {0:.2f} standard deviations on average",
-    ("z_square", True): "The rows scatter more than predicted: {1:.2f} times the variance",
-    ("z_square", False): "The rows scatter less than predicted: {1:.2f} times the variance",
-    ("z_lag", True): "Errors of prediction repeat themselves from row to row: correlation {2:+.2f}",
-    ("z_lag", False): "Errors of prediction alternate from row to row: correlation {2:+.2f}",
+    ("mean", True): "The rows lie above their predictions, by {0:.2f} standard deviations on average",
+    ("mean", False): "The rows lie below their predictions, by {0:.2f} standard deviations on average",
+    ("variance", True): "The rows scatter more than predicted: {1:.2f} times the variance",
+    ("variance", False): "The rows scatter less than predicted: {1:.2f} times the variance",
+    ("correlation", True): "Errors of prediction repeat themselves from row to row: correlation {2:+.2f}",
+    ("correlation", False): "Errors of prediction alternate from row to row: correlation {2:+.2f}",
     ("rank", True): "The rows are more probable than they should be: their densities rank at {3:.2f} among replicates, "
     "not at 0.50",
     ("rank", False): "The rows are less probable than they should be: their densities rank at {3:.2f} among "
@@ -225,9 +248,9 @@ WORDS = {
     ("region", False): "{4:.0%} of the rows lie inside the 90 % regions",
 }
 CAUSES = {
-    "z": "the level of the model or of the sensor is wrong",
-    "z_square": "the noise of the model is of the wrong size, or the unit of a column is another",
-    "z_lag": "the dynamics of the model are wrong",
+    "mean": "the level of the model or of the sensor is wrong",
+    "variance": "the noise of the model is of the wrong size, or the unit of a column is another",
+    "correlation": "the dynamics of the model are wrong",
     "rank": "the noise or the probabilities of the model are wrong",
     "inside": "the noise of the model is of the wrong size",
     "region": "the noise or the probabilities of the model are wrong",
@@ -261,7 +284,7 @@ def _learn_it(about: Circumstances) -> str:
 
 
 # ---- what else can be wrong ------------------------------------------------------------------------------------------
-def _refusals(recent: Figures, long: Figures) -> list[Reason]:
+def _refusals(recent: Figures, long: Figures, about: Circumstances) -> list[Reason]:
     share, count = float(long["refused"].value), float(long["refused"].value * long["refused"].weight)
     latest = float(recent["refused"].value)
     if np.isnan(share) or not ((share > MOST_REFUSED and count >= LEAST_REFUSED - 0.5) or latest > 0.1):
@@ -270,7 +293,7 @@ def _refusals(recent: Figures, long: Figures) -> list[Reason]:
         Reason(
             f"{max(share, latest):.1%} of the updates were not finite, and were refused.",
             "rows that are impossible under the model, a rate that is too high, or too little precision",
-            "look at the rows marked as refused; a lower --rate, or --precision float64",
+            f"look at the rows marked as refused; a lower --{'model-' if about.learns_model else ''}rate",
         )
     ]
 
@@ -296,7 +319,7 @@ def _coverage(recent: Figures, long: Figures, about: Circumstances, lost: bool) 
     return []
 
 
-def _gap(reference: Reference | None, about: Circumstances) -> list[Reason]:
+def _gap(reference: Reference | None, about: Circumstances, worse: bool) -> list[Reason]:
     if reference is None or not np.isfinite(reference.gap):
         return []
     least = max(LEAST_GAP * reference.rows, LEAST_NATS, 3 * reference.error * reference.rows)
@@ -305,6 +328,8 @@ def _gap(reference: Reference | None, about: Circumstances) -> list[Reason]:
     what = f"A particle filter finds the latest rows more probable, by {reference.gap:.2f} nats per row."
     if not about.scores:
         return [Reason(what, "the posterior has not learned all of the model yet", "more rows, or the family guided")]
+    if worse:
+        return [Reason(what, "what was learned", "a lower --rate")]
     more = max(4, 2 * about.components)
     one = "one normal law cannot" if about.components == 1 else f"{about.components} components cannot"
     cause = f"the posterior has several modes, or bends, as {one} follow"

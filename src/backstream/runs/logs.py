@@ -86,6 +86,7 @@ def report_record(report: Report) -> dict[str, Any]:
             name: [number if math.isfinite(number) else None for number in parameter]
             for name, parameter in report.parameters.items()
         }
+    values["warnings"] = list(report.warnings)
     if report.reference is not None:
         values["reference"] = [number if math.isfinite(number) else None for number in report.reference]
     return values
