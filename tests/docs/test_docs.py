@@ -52,7 +52,10 @@ def run_python(page: Path) -> dict:
 
 
 def named(pages):
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+    """All pages but the first that a user reads are left to `make test-all`."""
+    fast = ROOT / "README.md", ROOT / "docs" / "start.md"
+    marks = {page: () if page in fast else pytest.mark.slow for page in PAGES}
+    return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks[page]) for page in pages]
 
 
 def having(language):

@@ -8,6 +8,7 @@ import typer
 from backstream._terminal import visible
 from backstream.cli import jax_setup
 from backstream.engine.run import Run
+from backstream.learning import Verdict
 from backstream.runs.store import open_config
 
 from .failures import FAILURE
@@ -21,6 +22,12 @@ def open_run(path: Path, model: str | None = None) -> Run:
     _say(run.warnings)
     run.warnings = []
     return run
+
+
+def say_verdict(verdict: Verdict | None) -> None:
+    """On stderr."""
+    for line in [] if verdict is None else str(verdict).splitlines():
+        print(visible(line), file=sys.stderr)
 
 
 def conclude(run: Run) -> None:
