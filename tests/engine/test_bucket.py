@@ -56,7 +56,7 @@ def alone(recipe, name, ys):
     return infos.mean
 
 
-@pytest.mark.parametrize("kind", ["own", "filtering"])
+@pytest.mark.parametrize("kind", [pytest.param("own", marks=pytest.mark.slow), "filtering"])
 def test_streams_of_a_bucket_are_as_they_would_be_alone(kind, request):
     """Own λ that moves, and a λ that is held; ragged batches, and the state goes through bytes after each."""
     recipe, bucket = request.getfixturevalue(kind)
@@ -72,10 +72,10 @@ def test_streams_of_a_bucket_are_as_they_would_be_alone(kind, request):
         np.testing.assert_allclose(got, alone(recipe, name, DATA[name]), rtol=1e-9, atol=1e-9)
 
 
-def test_what_cannot_be_used_is_set_aside_and_the_rest_goes_on(own):
+def test_what_cannot_be_used_is_set_aside_and_the_rest_goes_on(filtering):
     """An infinity, a row with a known problem and one without a name: each has a reason, and the streams are as if
     the rows had not been there."""
-    recipe, bucket = own
+    recipe, bucket = filtering
     given = rows(between(0, 3), b1="Column 'y0' holds abc, which is no number.")
     given.ys[given.names.index("c"), 0] = np.inf
     given = given._replace(names=[*given.names[:-1], None])  # the last row of e
@@ -90,8 +90,8 @@ def test_what_cannot_be_used_is_set_aside_and_the_rest_goes_on(own):
     assert content is not None
 
 
-def test_damage_is_confined_to_the_stream_it_hit(own):
-    recipe, bucket = own
+def test_damage_is_confined_to_the_stream_it_hit(filtering):
+    recipe, bucket = filtering
     content, _, _ = bucket.advance(None, rows(between(0, 2)))
     damaged = bytearray(content)
     damaged[-1] ^= 1  # in the last stream
@@ -107,18 +107,19 @@ def test_damage_is_confined_to_the_stream_it_hit(own):
     np.testing.assert_allclose(told.infos.mean[0], alone(recipe, "e", DATA["e"][4:5])[0], rtol=1e-9, atol=1e-9)
 
 
-def test_a_header_that_is_damaged_sets_the_bucket_aside_and_a_state_of_another_model_too(own, filtering):
-    content, _, _ = own[1].advance(None, rows(between(0, 1)))
+def test_a_header_that_is_damaged_sets_the_bucket_aside_and_a_state_of_another_model_too(filtering):
+    bucket = filtering[1]
+    content, _, _ = bucket.advance(None, rows(between(0, 1)))
     damaged = bytearray(content)
     damaged[START.size + 3] ^= 1
-    again, told, _ = own[1].advance(bytes(damaged), rows(between(1, 2)))
+    again, told, _ = bucket.advance(bytes(damaged), rows(between(1, 2)))
     assert again is None and all("header" in reason for reason in told.reasons)
-    _, told, _ = filtering[1].advance(content, rows(between(1, 2)))
+    _, told, _ = bucket.advance(pack({"x": np.zeros((5, 2))}, {"names": [*NAMES]}), rows(between(1, 2)))
     assert all("another model, family or setting" in reason for reason in told.reasons)
 
 
-def test_silent_streams_end(own):
-    bucket = own[1]
+def test_silent_streams_end(filtering):
+    bucket = filtering[1]
     content, _, _ = bucket.advance(None, rows(between(0, 1)), now=1000, forget_after=500)
     content, _, _ = bucket.advance(content, rows([("a", 1)]), now=1400, forget_after=500)
     content, told, _ = bucket.advance(content, rows([("b", 1)]), now=1600, forget_after=500)
@@ -126,6 +127,7 @@ def test_silent_streams_end(own):
     assert told.infos.t[0] == 0
 
 
+@pytest.mark.slow
 def test_a_common_lambda_is_that_of_a_panel_on_one_machine(tmp_path):
     """Two buckets, a step for each micro-batch, every λ through its file; and a micro-batch that is repeated."""
     recipe = Recipe(LEARNER, Guided.from_model(model()), KEY, None, "common", "float64")

@@ -8,11 +8,6 @@ import typer
 from .failures import plainly
 from .options import ModelName, SetOption, names, parameters
 
-WHAT_TO_INSTALL = (
-    "Fleets on Spark need pyspark and Java 17: pip install 'backstream[spark]', and a Java runtime such as "
-    "openjdk-17-jre-headless."
-)
-
 
 @plainly
 def spark(
@@ -48,6 +43,7 @@ def spark(
 
     Example: backstream spark chaotic-rnn /data/plant --key id --time at --batch --share none --out /data/out
     """
+    from backstream.engine.spark import WHAT_TO_INSTALL
     from backstream.errors import InputError
 
     try:
