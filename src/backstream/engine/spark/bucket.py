@@ -112,8 +112,10 @@ class Bucket:
             members = members.kept(now - members.seen <= forget_after)
         ys = rows.ys.astype(self._dtype)
         inputs = None if rows.inputs is None else rows.inputs.astype(self._dtype)
+        plain = self._plain(ys, inputs)
         reasons = [
-            self._reason(name, problem, ys[i], None if inputs is None else inputs[i], lost)
+            self._reason(name, problem, lost)
+            or (None if plain[i] else self._wrong(ys[i], None if inputs is None else inputs[i]))
             for i, (name, problem) in enumerate(zip(rows.names, rows.problems, strict=True))
         ]
         good = np.array([i for i, reason in enumerate(reasons) if reason is None], np.int64)
@@ -132,15 +134,21 @@ class Bucket:
         infos = jax.tree.map(lambda leaf: _spread(leaf, at, len(ys)), infos)
         return Advanced(self.close(self._taken(members, state)), Told(infos, reasons), sums)
 
-    def _reason(self, name: Any, problem: str | None, y: np.ndarray, u: Any, lost: dict[str | None, str]) -> str | None:
+    def _reason(self, name: str | None, problem: str | None, lost: dict[str | None, str]) -> str | None:
+        """Why a row cannot be used, whatever it holds."""
         if name is None or name == "":
             return "The row names no stream."
-        if problem:
-            return problem
-        if None in lost or name in lost:
-            return lost.get(None, lost.get(name))
-        if np.isfinite(y).all() and self._shape.support is None and (u is None or np.isfinite(u).all()):
-            return None
+        return problem or lost.get(None) or lost.get(name)
+
+    def _plain(self, ys: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
+        """Of each row, whether it can be used without a closer look."""
+        fine = np.isfinite(ys).all(axis=1)
+        if self._shape.support is not None:
+            fine &= self._shape.support.holds(ys).all(axis=1)
+        return fine if inputs is None else fine & np.isfinite(inputs).all(axis=1)
+
+    def _wrong(self, y: np.ndarray, u: np.ndarray | None) -> str | None:
+        """Why what a row holds cannot be used."""
         try:
             check_observations(self._shape, y[None])
             check_inputs(None if u is None else u[None])

@@ -221,7 +221,11 @@ class _Plan:
         """Of the results, as Spark reads it."""
         given = {field.name: field.dataType.simpleString() for field in df.schema.fields}
         q = self.recipe.q
-        columns = [(name, given[name]) for name in self.kept] + result_columns(q.state_dim, q.obs_dim) + [*more]
+        made = [*result_columns(q.state_dim, q.obs_dim), *more]
+        for name in self.kept:
+            if name in dict(made):
+                raise InputError(f"The results have a column {name!r} of their own: rename that of the DataFrame.")
+        columns = [(name, given[name]) for name in self.kept] + made
         return ", ".join(f"`{name}` {kind}" for name, kind in columns)
 
 

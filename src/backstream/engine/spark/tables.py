@@ -57,11 +57,13 @@ def rows_of(table: pd.DataFrame, observed: int, inputs: int) -> Rows:
     def numbers(names: list[str]) -> np.ndarray:
         return table[names].to_numpy(np.float64, na_value=np.nan)
 
-    names = [None if pd.isna(name) else str(name) for name in table[KEY]]
-    problems = [None if pd.isna(problem) or not problem else str(problem) for problem in table[PROBLEM]]
+    def texts(name: str) -> list[str | None]:
+        known = table[name].notna().tolist()
+        return [str(text) if there else None for text, there in zip(table[name].tolist(), known, strict=True)]
+
     ys = numbers([observed_column(i) for i in range(observed)])
     us = numbers([input_column(i) for i in range(inputs)]) if inputs else None
-    return Rows(names, ys, us, problems)
+    return Rows(texts(KEY), ys, us, texts(PROBLEM))
 
 
 def results_of(table: pd.DataFrame, kept: Sequence[str], rows: Rows, told: Told) -> pd.DataFrame:
