@@ -38,8 +38,16 @@ def source(spark, path, kind="double"):
     return reader.json(str(path))
 
 
-def finish(query):
-    assert query.awaitTermination(SECONDS), "The query did not end in time."
+def finish(start):
+    """Runs a query to its end. On a busy machine a Python worker may take longer to start than Spark waits, which cannot
+    be set; the query then goes on from its checkpoint."""
+    for attempt in range(6):
+        try:
+            assert start().awaitTermination(SECONDS), "The query did not end in time."
+            return
+        except Exception as error:
+            if "failed to connect back" not in str(error) or attempt == 5:
+                raise
 
 
 def alone(name, ys, recipe):
@@ -56,7 +64,8 @@ def test_own_lambdas_survive_a_restart_and_rows_that_cannot_be_used(spark, tmp_p
     for last in range(2):
         frame = source(spark, tmp_path / "in", "string")
         results = bs.spark.stream(MODEL, frame, "sensor_id", columns=CHOSEN, buckets=2)
-        finish(bs.spark.write(results, str(tmp_path / "out"), str(tmp_path / "checkpoint"), availableNow=True))
+        where = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+        finish(lambda results=results, where=where: bs.spark.write(results, *where, availableNow=True))
         if not last:
             write(tmp_path / "in", 2, between(3, ROWS))
     found = spark.read.parquet(str(tmp_path / "out")).toPandas()
@@ -93,7 +102,8 @@ def test_a_common_lambda_is_that_of_one_machine(spark, tmp_path):
         write(tmp_path / "in", t, between(t, t + 1))
     out = str(tmp_path / "out")
     frame = source(spark, tmp_path / "in")
-    finish(bs.spark.learn(MODEL, frame, "sensor_id", out=out, columns=COLUMNS, buckets=2, availableNow=True))
+    options = {"out": out, "columns": COLUMNS, "buckets": 2}
+    finish(lambda: bs.spark.learn(MODEL, frame, "sensor_id", **options, availableNow=True))
     found = spark.read.parquet(f"{out}/results").toPandas().sort_values(["at", "sensor_id"])
     recipe = learned_alone(MODEL, bs.Settings(), None, "float64", common=True)
     panel = Panel(recipe.learner, recipe.q, key=recipe.key, common=True, lanes=4)
