@@ -15,7 +15,7 @@ from backstream.learning.multistream.fleet import words
 NAMES = "abcde"
 ROWS = 6
 MODEL = bs.StochasticVolatility(*(np.full(1, value) for value in (0.0, 0.95, 0.3)))
-DATA = {name: np.array(MODEL.simulate(ROWS, key=jax.random.key(i))[1]) for i, name in enumerate(NAMES)}
+DATA = {name: np.random.default_rng(i).normal(size=(ROWS, 1)) for i, name in enumerate(NAMES)}
 COLUMNS = bs.Columns(time="at")
 CHOSEN = bs.Columns(time="at", observed=("y",))
 SECONDS = 600
@@ -39,8 +39,8 @@ def source(spark, path, kind="double"):
 
 
 def finish(start):
-    """Runs a query to its end. On a busy machine a Python worker may take longer to start than Spark waits, which cannot
-    be set; the query then goes on from its checkpoint."""
+    """Runs a query to its end. On a busy machine a Python worker may take longer to start than the 10 s that Spark
+    waits; the query then goes on from its checkpoint."""
     for attempt in range(6):
         try:
             assert start().awaitTermination(SECONDS), "The query did not end in time."

@@ -1,6 +1,6 @@
 """A static DataFrame: every bucket at once, all its rows in one call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,33 +9,23 @@ from .tables import gathered, results_of, rows_of
 from .worker import Job
 
 
-def filtered_rows(job: Job, kept: Sequence[str]) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """For `applyInPandas`: the state at each row, given those before it."""
-
-    def one_bucket(part: pd.DataFrame) -> pd.DataFrame:
-        table = gathered([part])
-        rows = rows_of(table, job.observed, job.inputs)
-        return results_of(table, kept, rows, job.bucket().advance(None, rows).told)
-
-    return one_bucket
+def filtered_rows(job: Job, kept: Sequence[str], part: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a bucket with the state at each, given those before it."""
+    table = gathered([part])
+    rows = rows_of(table, job.observed, job.inputs)
+    return results_of(table, kept, rows, job.bucket().advance(None, rows).told)
 
 
-def smoothed_rows(job: Job, kept: Sequence[str]) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """For `applyInPandas`: the state at each row, given those before it and given all of its stream."""
+def smoothed_rows(job: Job, kept: Sequence[str], part: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a bucket with the state at each, given those before it and given all of its stream."""
+    table, bucket = gathered([part]), job.bucket()
+    from .smoothing import smooth  # imports JAX, which is prepared now
 
-    def one_bucket(part: pd.DataFrame) -> pd.DataFrame:
-        table = gathered([part])
-        bucket = job.bucket()
-        from .smoothing import smooth  # imports JAX, which is prepared now
-
-        rows = rows_of(table, job.observed, job.inputs)
-        content, told, _ = bucket.advance(None, rows)
-        results = results_of(table, kept, rows, told)
-        usable = np.array([reason is None for reason in told.reasons], bool)
-        laws = smooth(bucket, content, rows, usable)
-        for name, values in laws._asdict().items():
-            for i in range(values.shape[1]):
-                results[f"smoothed_{name}_{i}"] = values[:, i]
-        return results
-
-    return one_bucket
+    rows = rows_of(table, job.observed, job.inputs)
+    content, told, _ = bucket.advance(None, rows)
+    results = results_of(table, kept, rows, told)
+    usable = np.array([reason is None for reason in told.reasons], bool)
+    for name, values in smooth(bucket, content, rows, usable)._asdict().items():
+        for i in range(values.shape[1]):
+            results[f"smoothed_{name}_{i}"] = values[:, i]
+    return results

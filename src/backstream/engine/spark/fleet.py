@@ -70,7 +70,8 @@ def stream(
     if not df.isStreaming:
         from .batch import filtered_rows
 
-        return rows.groupBy(BUCKET).applyInPandas(filtered_rows(job, plan.kept), schema)
+        kept = plan.kept
+        return rows.groupBy(BUCKET).applyInPandas(lambda part: filtered_rows(job, kept, part), schema)
     from .processor import BucketProcessor
 
     df.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
@@ -98,8 +99,8 @@ def smooth(
     plan = _plan(model, df, _columns(columns, key), settings, keep)
     rows = for_workers(df, plan.columns, plan.kept, _at_least_one("buckets", buckets))
     more = [(f"smoothed_{name}_{i}", "double") for name in ("mean", "std") for i in range(plan.recipe.q.state_dim)]
-    function = smoothed_rows(plan.job(), plan.kept)
-    return rows.groupBy(BUCKET).applyInPandas(function, plan.schema(df, more))
+    job, kept = plan.job(), plan.kept
+    return rows.groupBy(BUCKET).applyInPandas(lambda part: smoothed_rows(job, kept, part), plan.schema(df, more))
 
 
 def write(results: Any, out: str, checkpoint: str, **trigger: Any) -> Any:
