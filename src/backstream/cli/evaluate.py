@@ -47,11 +47,11 @@ def evaluate(
 
     from backstream import metrics
     from backstream.errors import InputError
-    from backstream.runs.store import open_config, read_filtered, read_verdict
+    from backstream.runs.store import open_config, read_verdict
 
-    from .open_run import conclude, open_run, say_verdict
+    from .open_run import conclude, open_run, read_scored, say_verdict
 
-    config, filtered = open_config(run), read_filtered(run)
+    config, filtered = open_config(run), read_scored(run)
     pits = [name for name in filtered.column_names if name.startswith("pit_")]
     predicted = metrics.predictive_scores(filtered["log_score"], np.column_stack([filtered[name] for name in pits]))
     opened, lines, judged = None, [], 0

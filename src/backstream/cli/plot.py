@@ -46,16 +46,16 @@ def plot(
     from backstream.data.sources import open_source, read_all
     from backstream.errors import InputError, RunError
     from backstream.runs.results import read_parquet
-    from backstream.runs.store import open_config, read_filtered, read_reports, read_verdict
+    from backstream.runs.store import open_config, read_reports, read_verdict
 
-    from .open_run import say_verdict
+    from .open_run import read_scored, say_verdict
 
     target, kinds = out or run / "plot.png", plt.gcf().canvas.get_supported_filetypes()
     if target.suffix.lower().removeprefix(".") not in kinds:
         raise InputError(f"{target} must end in one of .{', .'.join(kinds)}, so that its format is known.")
     config, streams = open_config(run), {}
     key = config.columns.key
-    filtered, reports = read_filtered(run), read_reports(run)
+    filtered, reports = read_scored(run), read_reports(run)
     if key is not None:
         streams = dict.fromkeys(filter(None, filtered["key"].to_pylist()))
         stream = next(iter(streams), None) if stream is None else stream
