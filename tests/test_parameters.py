@@ -169,6 +169,42 @@ class Wave(StateSpaceModel):
 """
 
 
+class Networked(StateSpaceModel):
+    """A network as a field: the mean of the transition."""
+
+    net: eqx.nn.MLP
+    sigma: Any
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(self.net(x), self.sigma).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, 0.3).to_event(1)
+
+
+def test_a_network_is_a_field_like_any_other():
+    """It is learned by its name, and a part of it by that of the part; each number is reported; the rest stays. What
+    was learned predicts better than the start, by more than 0.1 nats per row."""
+    net = eqx.nn.MLP(1, 1, 2, depth=1, activation=jnp.tanh, key=KEY)
+    swinging = eqx.tree_at(lambda net: net.layers[-1].weight, net, -2.0 * jnp.sign(net.layers[0].weight).T)
+    sigma = jnp.array(0.3)
+    start = Networked(net, sigma)
+    ys = np.asarray(Networked(swinging, sigma).simulate(1500, key=KEY)[1])
+    result = learn(start, ys, learn="net", progress=False)
+    names = result.parameters()["name"].unique().to_pylist()
+    assert names[:2] == ["net.layers[0].weight[0,0]", "net.layers[0].weight[1,0]"] and len(names) == 7
+    assert result.model.sigma == sigma
+    early, late = (
+        np.mean([report.average_elbo for report in part]) for part in (result.reports[:1], result.reports[1:])
+    )
+    assert late > early + 0.1
+    bias = learn(Networked(net, sigma), ys[:50], learn="net.layers", progress=False).model
+    assert bias.net.layers[0].weight[0, 0] != net.layers[0].weight[0, 0]
+
+
 @pytest.mark.parametrize("horizon", [None, 500])
 def test_a_jump_is_followed_and_said(horizon):
     """The noise of the state triples in mid-stream. The monitor says so in one of the two windows after the jump, and
