@@ -187,7 +187,7 @@ def test_the_rank_of_the_density_is_uniform_for_labels_and_shows_wrong_probabili
 
 # ---- particle filters ------------------------------------------------------------------------------------------------
 def test_particle_filters_agree_with_the_exact_gap():
-    """The posterior is made wrong, by noise that is e times too large; the exact likelihood is that of the right one."""
+    """The posterior is made wrong, by noise e times too large; the exact likelihood is that of the right one."""
     p = LinearGaussian.random(2, 2, key=jax.random.key(1))
     ys = p.simulate(65, key=KEY)[1]
     right = Guided.from_model(p)
