@@ -19,9 +19,9 @@ import numpyro.distributions as dist
 
 import backstream as bs
 from backstream import Guided, GuidedMixture, Settings, StateSpaceModel
+from benchmarks.harness import console, machine, table
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.catalogue import find
-from experiments.harness import console, machine, table
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 ROWS = 500

@@ -172,7 +172,7 @@ def pit_histogram(axes: Axes, pits: Any, bins: int = 10) -> None:
     grey band holds a column with probability 95 %."""
     known = np.asarray(pits, float).ravel()
     known = known[np.isfinite(known)]
-    axes.hist(known, np.linspace(0, 1, bins + 1), color=BLUE, alpha=0.7, density=True, label="rows")
+    axes.hist(known, np.linspace(0, 1, bins + 1).tolist(), color=BLUE, alpha=0.7, density=True, label="rows")
     half = 1.96 * np.sqrt((bins - 1) / max(len(known), 1))
     axes.axhspan(1 - half, 1 + half, color=GREY, alpha=0.3, label="honest, 95 %")
     axes.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))

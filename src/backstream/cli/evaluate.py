@@ -108,7 +108,8 @@ def _errors(
         lines.insert(0, ("the observation itself", metrics.rmse(batch.ys, truth), None))
     for name, law in (("filtered, as learned", opened.filter(batch)), ("smoothed, as learned", opened.smooth(batch))):
         judged = np.where(np.isnan(law.mean), np.nan, truth)  # but for rows that could not be used
-        lines.append((name, metrics.rmse(law.mean, judged), metrics.coverage(*law.interval(0.9), judged)))
+        lower, upper = law.interval(0.9)
+        lines.append((name, metrics.rmse(law.mean, judged), metrics.coverage(lower, upper, judged)))
     if limit:
         import jax
 

@@ -100,7 +100,7 @@ def _of_parameters(parameters: dict[str, dict[str, float | None]] | None) -> lis
     for name, told in (parameters or {}).items():
         value, error, change = (told[key] for key in ("value", "error", "change"))
         words = "not finite" if value is None else f"{value:.4g}"
-        words += ", no standard error yet" if error is None else f" ± {error:.2g}"
+        words += ", no standard error" if error is None else f" ± {error:.2g}"
         words += "" if change is None else f", changed by {change:+.2g} over the last tenth"
         lines.append(f"Parameter  {name} = {words}")
     return lines

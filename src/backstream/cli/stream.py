@@ -80,10 +80,9 @@ def stream(
         int | None,
         typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
     ] = None,
-    learn: Annotated[
-        bool | None,
-        typer.Option("--learn/--no-learn", help="Learn, or only filter with the model as given. Default: --learn."),
-    ] = None,
+    no_learn: Annotated[
+        bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
+    ] = False,
     fallback: Annotated[
         bool | None,
         typer.Option(
@@ -102,20 +101,28 @@ def stream(
     rate: Annotated[
         float | None, typer.Option(help="Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
     ] = None,
+    rate_halved_after: Annotated[
+        int | None,
+        typer.Option(help="Rows after which the step size has halved; 0: constant. Default: 30000, 0 with --horizon."),
+    ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="Rows after which the posterior forgets. Default: 4000, and a falling rate."),
+        typer.Option(help="Rows after which the posterior forgets. Default: 4000, with a falling step size."),
     ] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
     learn_model: Annotated[
-        bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
+        bool | None, typer.Option("--learn-model", help="Learn all parameters of the model from the same stream.")
     ] = None,
-    learn_parameters: Annotated[
-        str | None, typer.Option(help="Learn these parameters of the model, as phi,sigma, and leave the others.")
+    learn: Annotated[
+        str | None,
+        typer.Option("--learn", metavar="NAMES", help="Learn these parameters of the model, as phi,sigma; or all."),
     ] = None,
     model_rate: Annotated[
         float | None, typer.Option(help="Step size of Adam for the model. Default: steps that need none.")
+    ] = None,
+    model_rate_halved_after: Annotated[
+        int | None, typer.Option(help="Rows after which that step size has halved; 0: constant. Default: 30000.")
     ] = None,
     model_horizon: Annotated[
         int | None, typer.Option(help="Rows after which the model's parameters forget. Default: never.")
@@ -152,7 +159,7 @@ def stream(
 
     Example: sensor | backstream stream my_model.py:Drift - --columns x,y --time at | consumer
 
-    Example: backstream stream stochastic-volatility returns.csv --follow --learn-model --out run/ --resume
+    Example: backstream stream stochastic-volatility returns.csv --follow --learn phi,sigma --out run/ --resume
 
     Example: backstream stream chaotic-rnn plant.csv --set dim=2 --key sensor_id --time at --out run/
     """
@@ -162,18 +169,20 @@ def stream(
         "learning": {
             "family": family,
             "components": components,
-            "learn": learn,
+            "learn": False if no_learn else None,
             "fallback": fallback,
             "method": method,
             "lag": lag,
             "trajectories": trajectories,
             "particles": particles,
             "rate": rate,
+            "rate_halved_after": rate_halved_after,
             "width": width,
             "seed": seed,
-            "learn_model": learn_model,
-            "learn_parameters": names(learn_parameters),
+            "learn_model": True if learn == "all" else learn_model,
+            "learn_parameters": None if learn == "all" else names(learn),
             "model_rate": model_rate,
+            "model_rate_halved_after": model_rate_halved_after,
             "model_horizon": model_horizon,
             "horizon": horizon,
             "monitor_every": monitor_every,

@@ -91,7 +91,8 @@ class OnlineLearner(eqx.Module):
 
     `optimiser` descends, as optax does; it is fed minus the increment. `model_optimiser`, if given, makes θ move too
     (the estimator must then have `learn_model`), except what `free` leaves out: a further transformation,
-    or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others.
+    or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others;
+    `model_averaging`, if given, that of θ.
     `block` is the number of observations that one compiled call takes at most; results do not depend on it.
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
@@ -100,8 +101,8 @@ class OnlineLearner(eqx.Module):
     that a family which scores itself is reported as it was before it learned, where that predicts the rows better.
 
         learner = OnlineLearner(model, estimator, optax.adam(1e-3))
-        state, info = learner.init(q, ys[0], key=key)
-        state, infos = learner.scan(state, ys[1:])
+        state = learner.init(q, key=key)
+        state, infos = learner.scan(state, ys)
         state.average
     """
 
@@ -111,6 +112,7 @@ class OnlineLearner(eqx.Module):
     model_optimiser: optax.GradientTransformation | Settling | None = eqx.field(static=True, default=None)
     free: PyTree = None
     averaging: Averaging = Averaging()
+    model_averaging: Averaging | None = None
     block: int = eqx.field(static=True, default=256)
     patience: int = eqx.field(static=True, default=10)
     num_draws: int = eqx.field(static=True, default=32)
@@ -128,11 +130,11 @@ class OnlineLearner(eqx.Module):
                 f"here model_optimiser is {'given' if self.model_optimiser else 'None'} and learn_model is {learns}."
             )
 
-    def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
-        """Reads the first observation."""
-        inputs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], u)
-        _observed(self.model, q, np.asarray(y)[None], inputs)
-        return self.step(_blank(self, q, u, key), y, u)
+    def init(self, q: BackwardFamily, u: Any = None, *, key: Array) -> LearnerState:
+        """The state before any row. `u` are the inputs of the first row, where the model takes any."""
+        check_model(self.model, u)
+        check_inputs(jax.tree.map(lambda leaf: np.asarray(leaf)[None], u), 0)
+        return _blank(self, q, u, key)
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""
@@ -231,11 +233,12 @@ class OnlineLearner(eqx.Module):
         lam, static = eqx.partition(state.q, eqx.is_inexact_array)
         old = Moved(lam, state.theta, state.optimiser, state.model_optimiser)
         kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), moved, old)
-        average, theta_average = self.averaging.update(
-            eqx.filter((state.average, state.theta_average), eqx.is_inexact_array), (kept.lam, kept.theta), state.t
-        )
+        average = self.averaging.update(eqx.filter(state.average, eqx.is_inexact_array), kept.lam, state.t)
         if isinstance(self.model_optimiser, Settling):
             theta_average = self.model_optimiser.estimate(kept.model_optimiser, kept.theta)
+        else:
+            averaging = self.averaging if self.model_averaging is None else self.model_averaging
+            theta_average = averaging.update(state.theta_average, kept.theta, state.t)
         return {
             "q": eqx.combine(kept.lam, static),
             "average": eqx.combine(average, static),
