@@ -164,7 +164,7 @@ def _draw_states(axes: Any, shown: _Shown, truth: Any, last: int) -> None:
         draw(smoothed[0][:count], smoothed[1][:count], "smoothed, 90 % band", plots.BLUE, "-")
     mean, std = (filtered[f"{name}_{shown.coordinate}"].to_numpy() for name in ("mean", "std"))
     draw(mean, std, "filtered, 90 % band", plots.ORANGE, "--")
-    if horizon:
+    if ahead is not None and horizon:
         lower, upper, middle = ahead
         plots.band(axes, lower, upper, middle, "forecast, 90 % band", plots.GREEN, "-.", times[count:])
     if truth is not None:
