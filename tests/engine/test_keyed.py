@@ -242,9 +242,9 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     assert "of 'd', one of 5 streams" in here("plot", folder, "--stream", "d", "--states", states).stderr
     drawn = {line.get_label(): line.get_xydata() for line in figures[0].axes[0].lines}
     mine = np.flatnonzero(keys == "d")
-    np.testing.assert_array_equal(drawn["smoothed"], np.column_stack([np.arange(len(mine)), mean[mine]]))
+    np.testing.assert_array_equal(drawn["smoothed, 90 % band"], np.column_stack([np.arange(len(mine)), mean[mine]]))
     np.testing.assert_array_equal(drawn["truth"][:, 1], truth[mine])
-    assert drawn["forecast"][:, 0].tolist() == [len(mine), len(mine) + 1, len(mine) + 2]
+    assert drawn["forecast, 90 % band"][:, 0].tolist() == [len(mine), len(mine) + 1, len(mine) + 2]
 
 
 class Pushed(StateSpaceModel):
