@@ -185,7 +185,8 @@ def hostile_run(folder, tables):
     (folder / "run").mkdir(exist_ok=True)
     (folder / "run" / "config.toml").write_text(config.text())  # its files are there already
     writer = RunWriter(folder / "run", config)
-    filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30)}
+    scores = {name: np.full(30, 0.5) for name in ("log_score", "pit_0", "residual_0")}
+    filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30), **scores}
     writer.add(pa.table(filtered), [])
     writer.commit(30, {"sum": np.zeros(())}, {"time": None})
     writer.close()

@@ -3,7 +3,6 @@
 import os
 import stat
 import sys
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from backstream._terminal import visible
 
-from .failures import Stop, plainly, silence_stdout
+from .failures import NOT_USABLE, Stop, plainly, silence_stdout
 from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
 
 
@@ -84,6 +83,14 @@ def stream(
     no_learn: Annotated[
         bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
     ] = False,
+    fallback: Annotated[
+        bool | None,
+        typer.Option(
+            "--fallback/--no-fallback",
+            help="Report the posterior as it was before it learned, where that predicts better. Default: "
+            "--fallback; --no-fallback reports what was learned in any case.",
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="Gradient from the log-score, a window or the recursion. Default: as the family needs."),
@@ -146,7 +153,7 @@ def stream(
     """Learn online from a stream, each row used once, and write where the hidden state is as the rows come.
 
     Empty cells are missing values. A run that was stopped, by Ctrl-C or kill -9, goes on with --resume as if it had
-    not been.
+    not been. It ends with a verdict: good, learning, doubtful or failed; a run that failed ends with exit code 3.
 
     Example: backstream stream chaotic-rnn obs.csv --set dim=5 --out run/
 
@@ -163,6 +170,7 @@ def stream(
             "family": family,
             "components": components,
             "learn": False if no_learn else None,
+            "fallback": fallback,
             "method": method,
             "lag": lag,
             "trajectories": trajectories,
@@ -232,12 +240,15 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
     if asked.particle_devices > 1 and config.columns.key is None:
         raise InputError("--particle-devices needs --key: one large stream is a fleet of one.")
     jax_setup.start(config.precision)
-    _learn(asked, config, expected, stop)
+    verdict = _learn(asked, config, expected, stop)
     if stop.requested():
         raise typer.Exit(stop.exit_code())
+    if verdict is not None and verdict.kind == "failed":
+        raise typer.Exit(NOT_USABLE)
 
 
-def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
+def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
+    """The verdict in the end; None where no row was read."""
     from backstream.engine.driver import learn
     from backstream.engine.preparation import check_fit
     from backstream.engine.progress import ProgressLine
@@ -267,8 +278,10 @@ def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
     ):
         for piece in pieces:
             line.update(piece)
-            output.take(piece, line.say)
-    output.conclude()
+            output.take(piece)
+        verdict = pieces.verdict()
+    output.conclude(verdict)
+    return verdict
 
 
 def _opened(asked: _Request, config: Any, stop: Stop) -> Any:
@@ -301,19 +314,14 @@ class _Output:
 
     def __init__(self, asked: _Request, config: str):
         self._asked, self._config = asked, config
-        self._last = self._warnings = self._refused = 0
+        self._last = self._refused = 0
 
-    def take(self, piece: Any, say: Callable[[str], None]) -> None:
+    def take(self, piece: Any) -> None:
         from backstream.errors import RunError
         from backstream.runs.tables import write_rows
 
         begun, self._last = self._last > 0, piece.position
         self._refused += int(piece.rows.refused.sum())
-        for report in piece.reports:
-            for warning in report.warnings:
-                self._warnings += 1
-                whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
-                say(f"{whose} {report.t:,} rows: {warning}")
         if not self._asked.shown:
             return
         try:
@@ -326,13 +334,14 @@ class _Output:
             silence_stdout()
             raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
 
-    def conclude(self) -> None:
-        if self._asked.path is None:
-            return
-        health = "no warnings" if not self._warnings else f"{self._warnings} warnings"
+    def conclude(self, verdict: Any) -> None:
+        from .open_run import say_verdict
+
         counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were refused"
-        path = visible(str(self._asked.path))
-        print(f"{self._last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
+        after = "" if self._asked.path is None else f" Next: backstream inspect {self._asked.path}"
+        if after:
+            print(visible(f"{self._last:,} rows read{counted}.{after}"), file=sys.stderr)
+        say_verdict(verdict)
 
 
 def _printed(rows: Any) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstream.learning import Report
+from backstream.learning import Report, Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
@@ -56,6 +56,11 @@ class MemoryResult(Result):
     @property
     def rejected(self) -> list[Rejected]:
         return self._kept.rejected
+
+    @property
+    def health(self) -> Verdict:
+        assert self._kept.checkpoint is not None
+        return Verdict.restored(self._kept.checkpoint.record["verdict"])
 
     @cached_property
     def learned(self) -> Learned:

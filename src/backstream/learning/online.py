@@ -20,6 +20,7 @@ from .averaging import Averaging
 from .parameters import ModelParameters
 from .predictive import Predictive, predictive_scores
 from .steps import Settling
+from .tally import Evidence, Tally
 from .unlearned import Unlearned
 
 
@@ -44,6 +45,8 @@ class LearnerState(NamedTuple):
     """a_t under the averaged λ, with the model at the averaged θ."""
     unlearned: Unlearned | None
     """The same family as it was before it learned, for families that score themselves; None for others."""
+    tally: Tally
+    """What the rows have shown of how good the result is."""
     refused: Array
     """How many observations have been refused, and how many of them just now, in a row."""
     refused_in_a_row: Array
@@ -94,7 +97,8 @@ class OnlineLearner(eqx.Module):
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
     refusals in a row the recursion starts anew from the next observation, with the λ it has. `num_draws` are taken of
-    the prediction of each row, for its PIT values and residuals; with none there are no such scores.
+    the prediction of each row, for its PIT values and residuals; with none there are no such scores. `fallback` says
+    that a family which scores itself is reported as it was before it learned, where that predicts the rows better.
 
         learner = OnlineLearner(model, estimator, optax.adam(1e-3))
         state = learner.init(q, key=key)
@@ -112,6 +116,7 @@ class OnlineLearner(eqx.Module):
     block: int = eqx.field(static=True, default=256)
     patience: int = eqx.field(static=True, default=10)
     num_draws: int = eqx.field(static=True, default=32)
+    fallback: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         if self.block < 1:
@@ -252,8 +257,9 @@ class OnlineLearner(eqx.Module):
         if isinstance(learned, ScoringFamily):
             score = learned.log_score(filters.learned)
         reported, mean, cov = score, *learned.moments(filters.learned)
+        gain = jnp.full_like(score, jnp.nan)
         if unlearned is not None:
-            unlearned = unlearned.next(state.t, filters.unlearned, score)
+            unlearned, gain = unlearned.next(state.t, filters.unlearned, score)
             beside = unlearned.q.log_score(filters.unlearned), *unlearned.q.moments(filters.unlearned)
             reported, mean, cov = unlearned.choose((score, mean, cov), beside)
         info = Info(
@@ -266,13 +272,17 @@ class OnlineLearner(eqx.Module):
             mean,
             jnp.sqrt(jnp.diag(cov)),
             jnp.where(finite, reported, jnp.nan),
-            *filters.predicted,
+            filters.predicted.pit,
+            filters.predicted.residual,
         )
+        lost = ~finite | ~_all_finite((mean, cov))
+        evidence = Evidence(lost, info.log_score, info.elbo, gain, filters.predicted)
         state = state._replace(
             t=state.t + 1,
             carry=carry,
             filtered=filters.learned,
             unlearned=unlearned,
+            tally=state.tally.add(evidence),
             refused=state.refused + ~finite,
             refused_in_a_row=jnp.where(finite, 0, state.refused_in_a_row + 1),
         )
@@ -337,7 +347,7 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
     carry, estimate = eqx.filter_eval_shape(lambda: learner.estimator.init(p, q, y, u, key=key))
     filtered, unlearned = _zeros(eqx.filter_eval_shape(lambda: q.init(p, u)), key), None
     if isinstance(q, ScoringFamily) and learner.estimator.learns_family:
-        unlearned = Unlearned(q, filtered, jnp.zeros((), estimate.increment.elbo.dtype))
+        unlearned = Unlearned.begin(q, filtered, learner.fallback, estimate.increment.elbo.dtype)
     zero = jnp.zeros((), jnp.uint32)
     state = LearnerState(
         zero,
@@ -351,6 +361,7 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
         _zeros(carry, key),
         filtered,
         unlearned,
+        Tally.begin(q.obs_dim, dtype_of(q)),
         zero,
         zero,
     )

@@ -82,6 +82,8 @@ class Settings:
     agree with what was learned."""
     monitor_every: int = 500
     """How many observations the monitor looks at each time."""
+    fallback: bool = True
+    """Whether a posterior that predicts worse than it did before it learned is reported as it was then."""
 
     def __post_init__(self):
         for name, choices in (("family", get_args(Family)), ("method", (None, *get_args(Method)))):
@@ -154,6 +156,7 @@ def default_learner(
         free,
         _averaging(settings.horizon),
         _averaging(settings.model_horizon),
+        fallback=settings.fallback,
     )
 
 

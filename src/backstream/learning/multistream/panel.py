@@ -238,7 +238,7 @@ def _build(panel: Panel, shards: int, local: int) -> PanelState:
     row, common = started, None
     if panel.common:
         row = started._replace(**dict.fromkeys(COMMON))
-        common = started._replace(key=None, carry=None, filtered=None, unlearned=None)
+        common = started._replace(key=None, carry=None, filtered=None, unlearned=None, tally=None)
 
     def repeat(leaf):
         if not eqx.is_array(leaf):
