@@ -233,7 +233,7 @@ def arguments(command, run):
     for parameter in command.params:
         if parameter.name == "resume":
             given += ["--resume", "--out", run]
-        elif parameter.required:
+        elif parameter.required or (command.name == "evaluate" and parameter.name == "states"):
             value = values.get(parameter.metavar, run.parent / "obs.csv")
             given += [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
     return given

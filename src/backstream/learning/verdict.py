@@ -280,7 +280,7 @@ def _follow(about: Circumstances) -> str:
 def _learn_it(about: Circumstances) -> str:
     if about.learns_model:
         return "more rows, or a model of another form: the parameters that are learned cannot make up for it"
-    return "learn the model's parameters (--learn-model, Settings(learn_model=True)), and check the columns' units"
+    return "learn the model's parameters (--learn-model, bs.learn(..., learn='all')), and check the columns' units"
 
 
 # ---- what else can be wrong ------------------------------------------------------------------------------------------
