@@ -36,8 +36,8 @@ def forecast(
 ) -> None:
     """Forecast the next states and observations.
 
-    The forecast starts after the last row that the run has read. Columns: step (1 is the next row); mean, std, lower and upper of each state (state_mean_0, …) and of each observed
-    column.
+    The forecast starts after the last row that the run has read. Columns: step (1 is the next row); mean, std,
+    lower and upper of each state (state_mean_0, …) and of each observed column.
 
     Example: backstream forecast run/ --horizon 50 --out ahead.csv
     """

@@ -28,8 +28,9 @@ def plot(
 ) -> None:
     """Draw the states and diagnostics of a run.
 
-    Shows states with 90 % bands, PIT values, log scores and the ELBO. Smoothed states and a forecast are drawn if backstream smooth and backstream forecast were run before with their
-    default output. With --states, the calibration is drawn too.
+    Shows states with 90 % bands, PIT values, log scores and the ELBO. Smoothed states and a forecast are drawn if
+    backstream smooth and backstream forecast were run before with their default output. With --states, the
+    calibration is drawn too.
 
     Example: backstream plot run/ --states states.csv --out picture.png
 

@@ -23,7 +23,8 @@ def smooth(
 ) -> None:
     """Estimate the state at every row, given all rows.
 
-    Uses what the run has learned. The source can be the one used for learning, or another one with the same columns. It must fit in memory.
+    Uses what the run has learned. The source can be the one used for learning, or another one with the same
+    columns. It must fit in memory.
 
     Example: backstream smooth run/ obs.csv --out smoothed.csv
     """
