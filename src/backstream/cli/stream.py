@@ -82,7 +82,7 @@ def stream(
     ] = None,
     components: Annotated[
         int | None,
-        typer.Option(help="Number of Gaussians in a guided posterior, for several modes. Default: 1."),
+        typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
     ] = None,
     no_learn: Annotated[
         bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
@@ -146,7 +146,7 @@ def stream(
     ] = None,
     keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep. Default: 3.")] = None,
     keep_results: Annotated[
-        int | None, typer.Option(help="Minimum number of result rows to keep. Default: 0, keep all.")
+        int | None, typer.Option(help="How many of the latest rows of results stay, at least. Default: 0, all.")
     ] = None,
     particle_devices: Annotated[
         int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")
