@@ -38,7 +38,7 @@ ModelOption = Annotated[
         "backstream trust.",
     ),
 ]
-PrecisionOption = Annotated[Precision | None, typer.Option(help="The floating-point precision. Default: float32.")]
+PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. Default: float32.")]
 
 
 def names(text: str | None) -> list[str] | None:

@@ -45,7 +45,7 @@ class Settings:
     """The posterior. `guided` evaluates the model at every row. `conjugate` and `recurrent` are the families of the
     paper, which learn everything from the stream."""
     learn: bool = True
-    """Whether the posterior learns. A guided posterior also works without, and a row then takes microseconds."""
+    """Whether the posterior learns. A guided one is good before it has: without learning a row costs microseconds."""
     components: int = 1
     """How many normal laws a guided posterior is made of: more than one where it may have several modes."""
     method: Method | None = None

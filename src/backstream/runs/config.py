@@ -26,7 +26,7 @@ class Saving:
     keep: int = 3
     """The number of checkpoints to keep."""
     checkpoint_seconds: float = 0.0
-    """Also save new rows after this many seconds. 0: save by rows only."""
+    """Seconds after which what is not saved yet is saved, however few rows there are; 0: by rows only."""
     keep_results: int = 0
     """How many of the latest rows of results stay, at least; 0: all."""
 
