@@ -200,7 +200,7 @@ def test_what_was_learned_is_used_stream_by_stream(whole):
     assert opened.streams() == list("abcde")
     ahead = opened.forecast(3, stream="b")
     assert ahead.observations.values.shape == (1000, 3, 1)
-    with pytest.raises(InputError, match="many streams: say of which"):
+    with pytest.raises(InputError, match="many streams: name one"):
         opened.forecast(3)
     with pytest.raises(InputError, match="no stream 'z'"):
         opened.forecast(3, stream="z")
