@@ -62,7 +62,7 @@ def test_from_simulation_to_forecast(tmp_path):
     assert found["config"]["version"] == backstream.__version__
     truth = np.loadtxt(states, skiprows=1)
     mean = smoothed["mean_0"].to_numpy()
-    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.mean(np.abs(mean - truth)), rel=1e-4)
+    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - truth) ** 2)), rel=1e-4)
     assert found["smoothed, as learned"]["rmse"] < found["the observation itself"]["rmse"]
 
     here("plot", folder, "--states", states, "-o", tmp_path / "picture.png")

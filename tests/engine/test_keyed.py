@@ -227,7 +227,7 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     assert np.flatnonzero(np.isnan(mean)).tolist() == [last - 1]
     found = json.loads(here("evaluate", folder, "--states", states, "--source", source, "--json", check=1).stdout)
     truth = np.sin(np.arange(100)).round(3)
-    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.nanmean(np.abs(mean - truth)), rel=1e-9)
+    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.sqrt(np.nanmean((mean - truth) ** 2)), rel=1e-9)
     here("forecast", folder, "--horizon", 3, "--stream", "a", "--stream", "d", "--samples", 20)
     assert pq.read_table(folder / "forecast.parquet")["key"].to_pylist() == ["a"] * 3 + ["d"] * 3
     assert "no stream 'z'" in here("forecast", folder, "--stream", "z", check=2).stderr

@@ -36,7 +36,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     q = Guided.from_model(p)
     before = posterior.smooth(p, q, fresh), posterior.filter(p, q, fresh)
     state, _ = learner.step(learner.init(q, key=key_learner), ys[0])
-    watch, curve, reports = monitor.begin(state), [(0, metrics.rmse(before[0].mean, states))], []
+    watch, curve, reports = monitor.begin(state), [(0, metrics.delta(before[0].mean, states))], []
     columns = (
         BarColumn(bar_width=8),
         TextColumn("{task.completed:>6,.0f} read"),
@@ -53,7 +53,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
                 watch, report = monitor.look(learner, watch, state, infos, block)
                 reports.append(report)
                 smoothed = posterior.smooth(p, state.result(), fresh)
-                curve.append((int(state.t), metrics.rmse(smoothed.mean, states)))
+                curve.append((int(state.t), metrics.delta(smoothed.mean, states)))
                 speed = progress.tasks[0].speed
                 progress.update(
                     task,
@@ -69,16 +69,16 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     table = Table(title=f"Error of the estimated states on {FRESH:,} fresh observations (RMSE)")
     for name in ("", "smoothing", "filtering"):
         table.add_column(name, justify="left" if not name else "right")
-    raw = metrics.rmse(fresh, states)
+    raw = metrics.delta(fresh, states)
     rows = [
         ("raw observations", raw, raw),
         (
             "before learning",
-            metrics.rmse(before[0].mean, states),
-            metrics.rmse(before[1].mean, states),
+            metrics.delta(before[0].mean, states),
+            metrics.delta(before[1].mean, states),
         ),
-        ("after learning online", metrics.rmse(smoothed.mean, states), metrics.rmse(filtered.mean, states)),
-        ("particle limit", metrics.rmse(limit.smoothed, states), metrics.rmse(limit.filtered, states)),
+        ("after learning online", metrics.delta(smoothed.mean, states), metrics.delta(filtered.mean, states)),
+        ("particle limit", metrics.delta(limit.smoothed, states), metrics.delta(limit.filtered, states)),
     ]
     for name, *values in rows:
         table.add_row(name, *(f"{value:.4f}" for value in values))
