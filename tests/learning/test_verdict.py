@@ -139,7 +139,8 @@ def test_a_bad_beginning_is_forgotten_and_a_late_change_is_seen():
     z, rank = streams(10, 6000)
     assert share(verdicts(np.where(np.arange(6000)[:, None] < 300, 4 * z, z), rank), "good") == 1
     late = verdicts(np.where(np.arange(6000)[:, None] < 5850, z, z + 1.0), rank)
-    assert share(late, "doubtful") == 1 and all("in the latest rows" in str(one) and "has changed" in str(one) for one in late)
+    assert share(late, "doubtful") == 1
+    assert all("in the latest rows" in str(one) and "has changed" in str(one) for one in late)
 
 
 def test_far_too_narrow_bands_and_refusals_are_failures():

@@ -367,7 +367,7 @@ def _notes(long: Figures, about: Circumstances, reference: Reference | None) -> 
         )
     if reference is not None and not reference.is_trusted:
         notes.append(
-            "The particle filters cannot be trusted to find a problem of the posterior here: their effective sample size "
+            "The particle filters cannot be trusted to find a problem of the posterior: their effective sample size "
             f"is {reference.ess:.0%} of the particles."
         )
     return tuple(notes)
