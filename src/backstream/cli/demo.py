@@ -71,9 +71,9 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
         table.add_column(name, justify="left" if not name else "right")
     raw = metrics.delta(fresh, states)
     rows = [
-        ("raw observations", raw, raw),
+        ("the observation itself", raw, raw),
         (
-            "before learning",
+            "reading the model, nothing learned",
             metrics.delta(before[0].mean, states),
             metrics.delta(before[1].mean, states),
         ),

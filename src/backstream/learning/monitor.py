@@ -119,11 +119,11 @@ class Monitor(eqx.Module):
             )
         if ess < self.least_ess:
             warnings.append(
-                f"The effective sample size is {ess:.1f}: too few samples carry the weight. Try more --particles, or "
+                f"The effective sample size is {ess:.1f}: too few samples have weight. Try more --particles, or "
                 "the method window."
             )
         if refused > self.most_refused:
-            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
+            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were skipped.")
         reached = float(average.mean())
         if watch.fell(reached, self.least_fall, self.surprise):
             warnings.append(
