@@ -14,7 +14,17 @@ import typer
 from backstream._terminal import visible
 
 from .failures import Stop, plainly, silence_stdout
-from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
+from .options import (
+    ConfigOption,
+    FormatOption,
+    ModelName,
+    PrecisionOption,
+    SetOption,
+    SourceName,
+    names,
+    number_or_word,
+    parameters,
+)
 
 
 @plainly
@@ -78,8 +88,11 @@ def stream(
         typer.Option(help="guided, which reads the model, or the paper's conjugate or recurrent. Default: guided."),
     ] = None,
     components: Annotated[
-        int | None,
-        typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
+        str | None,
+        typer.Option(
+            metavar="auto|NUMBER",
+            help="Normal laws that a guided posterior is made of, for several modes. Default: auto, by the first rows.",
+        ),
     ] = None,
     learn: Annotated[
         bool | None,
@@ -154,7 +167,7 @@ def stream(
         "model": {"name": model, "parameters": parameters(set_)},
         "learning": {
             "family": family,
-            "components": components,
+            "components": number_or_word(components),
             "learn": learn,
             "method": method,
             "lag": lag,

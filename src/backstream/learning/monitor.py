@@ -16,6 +16,7 @@ import numpy as np
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
+from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
 from .online import Info, LearnerState, OnlineLearner
 from .theta import Parameter, current_parameters, parameter_warnings
 
@@ -66,6 +67,8 @@ class Monitor(eqx.Module):
     most_refused: float = eqx.field(static=True, default=0.01)
     least_fall: float = eqx.field(static=True, default=0.1)
     surprise: float = eqx.field(static=True, default=5.0)
+    check_components: bool = eqx.field(static=True, default=False)
+    """Whether it tries several components on some of the windows, and says where they are needed."""
 
     def __check_init__(self):
         if self.window < 2:
@@ -119,6 +122,7 @@ class Monitor(eqx.Module):
             warnings.append(
                 f"The unbiased ELBO of the result is {reached:.2f} nats per observation; it has been {watch.best:.2f}."
             )
+        warnings += parameter_warnings(learner, state, self.window) + self._advice(p, watch, state, ys, inputs)
         report = Report(
             int(state.t),
             elbo,
@@ -128,10 +132,18 @@ class Monitor(eqx.Module):
             ess,
             float(np.median(infos.gradient_norm)),
             refused,
-            tuple(warnings + parameter_warnings(learner, state, self.window)),
+            tuple(warnings),
             parameters=current_parameters(learner, state),
         )
         return watch.next(_copy(state.result_state()), reached), report
+
+    def _advice(self, p, watch: "Watch", state: LearnerState, ys: Any, inputs: Any) -> list[str]:
+        """What several components would add, now and then."""
+        q, due = state.result(), (watch.windows + 1) % EVERY == 0 and self.window >= CHECKED_ROWS
+        if not (self.check_components and due and can_be_checked(q)):
+            return []
+        gap = log_score_gap(p, q, watch.anchor, ys, inputs)
+        return [gap.advice()] if gap.is_clear() else []
 
     def _elbos(self, p, q: BackwardFamily, anchor: Any, ys: Any, inputs: Any, infos: Info, key: Any) -> np.ndarray:
         """Unbiased values of the window's ELBO per observation, one for each trajectory.

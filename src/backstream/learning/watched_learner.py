@@ -21,6 +21,8 @@ class WatchedState(NamedTuple):
     window: Any
     """Observations, inputs and infos since the monitor last looked, in arrays of the window's length; what is not
     yet filled is zero."""
+    first: Any = None
+    """Observations and inputs of the first rows, as long as they are to decide how many components there will be."""
 
 
 class WatchedLearner(eqx.Module):
@@ -88,5 +90,5 @@ class WatchedLearner(eqx.Module):
                 watch, report = self.monitor.look(self.learner, watch, learner, seen_infos, seen, seen_inputs)
                 reports.append(report)
                 window = jax.tree.map(np.zeros_like, window)
-            state, (ys, inputs) = WatchedState(learner, watch, window), later
+            state, (ys, inputs) = WatchedState(learner, watch, window, state.first), later
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected), reports
