@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Exact,
         FixedLag,
         Forward,
+        FreePotentials,
         Frozen,
         Increment,
         KernelRidge,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         Kalman,
         PerStep,
         Recurrent,
+        Tilted,
     )
     from backstream.gaussian import (
         Gaussian,
@@ -153,6 +155,7 @@ _ROOMS = {
         "Kalman",
         "PerStep",
         "Recurrent",
+        "Tilted",
     ),
     "estimators": (
         "AcceptReject",
@@ -165,6 +168,7 @@ _ROOMS = {
         "Exact",
         "FixedLag",
         "Forward",
+        "FreePotentials",
         "Frozen",
         "Increment",
         "KernelRidge",

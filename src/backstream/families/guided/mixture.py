@@ -167,8 +167,7 @@ class GuidedMixture(ScoringFamily):
         unread = jnp.repeat(kernel.predicted.log_weight, len(pieces.log_weight) // len(kernel.predicted.log_weight))
         law = self._merged(pieces._replace(log_weight=jnp.where(failed, unread, pieces.log_weight)))
         score = jnp.where(failed | ~row.seen.any(), 0.0, log_mass)
-        # Nothing later depends on the kernel, and what reads it does not differentiate it.
-        return MixtureState(state.t + 1, law, jax.lax.stop_gradient(kernel), score, failed)
+        return MixtureState(state.t + 1, law, kernel, score, failed)
 
     def _cut(self, law: Mixture, bend: Float[Array, "k d"]) -> Pieces:
         """Components in narrower pieces, where the transition is not affine."""
