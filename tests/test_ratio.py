@@ -104,13 +104,12 @@ def test_elbo_and_gradients_are_those_of_quadrature(kind):
     expected = np.concatenate([[value], in_theta, in_lam])
     assert np.abs(in_lam).max() > 0.01
     found = []
-    for particles, runs in ((10, 800), (80, 100)):
+    for particles, runs in ((10, 400), (80, 60)):
         values = estimates(bs.RatioScore(particles, backward, learn_model=True), p, q, runs, jax.random.key(particles))
         found.append((np.asarray(values.mean(0)) - expected, np.asarray(values.std(0)) / np.sqrt(runs)))
     (few, _), (many, error) = found
-    print(kind, np.abs(many) / error, few, many, expected)
     assert (np.abs(many) < np.abs(few) / 4 + 4 * error).all()
-    assert (error < 0.03 * (1 + np.abs(expected))).all()
+    assert (error < 0.06 * (1 + np.abs(expected))).all(), "too noisy to say anything"
 
 
 @pytest.mark.parametrize("backward", [bs.OwnKernels(), bs.TrueDynamics(3)])
