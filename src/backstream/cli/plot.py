@@ -26,7 +26,7 @@ def plot(
         bool, typer.Option("--parameters", help="The model's parameters over time instead, where they are learned.")
     ] = False,
 ) -> None:
-    """States with their 90 % bands, the ELBO as the learner and as unbiased trajectories see it, sample sizes.
+    """States with their 90 % bands, PIT values, log scores, the ELBO as the learner and trajectories see it.
 
     Smoothed states and a forecast are drawn where backstream smooth and backstream forecast have left them in the run;
     with the true states, calibration too.
@@ -46,14 +46,16 @@ def plot(
     from backstream.data.sources import open_source, read_all
     from backstream.errors import InputError, RunError
     from backstream.runs.results import read_parquet
-    from backstream.runs.store import open_config, read_filtered, read_reports
+    from backstream.runs.store import open_config, read_reports, read_verdict
+
+    from .open_run import read_scored, say_verdict
 
     target, kinds = out or run / "plot.png", plt.gcf().canvas.get_supported_filetypes()
     if target.suffix.lower().removeprefix(".") not in kinds:
         raise InputError(f"{target} must end in one of .{', .'.join(kinds)}, so that its format is known.")
     config, streams = open_config(run), {}
     key = config.columns.key
-    filtered, reports = read_filtered(run), read_reports(run)
+    filtered, reports = read_scored(run), read_reports(run)
     if key is not None:
         streams = dict.fromkeys(filter(None, filtered["key"].to_pylist()))
         stream = next(iter(streams), None) if stream is None else stream
@@ -74,7 +76,7 @@ def plot(
     if truth is not None and (len(truth) <= rows[-1] or truth.shape[1] <= coordinate):
         raise InputError(f"{states} has no state {coordinate} for row {rows[-1] + 1}: its shape is {truth.shape}.")
 
-    figure, axes = plt.subplots(2, 2, figsize=(11, 6.5), layout="constrained")
+    figure, axes = plt.subplots(2, 3, figsize=(15, 6.5), layout="constrained")
     start = max(0, len(rows) - last)  # counted in the rows of the stream
 
     def draw(table: Any, label: str, colour: str, style: str) -> None:
@@ -112,6 +114,10 @@ def plot(
         plots.calibration(axes[0, 1], levels, {"filtered": coverages})
     else:
         axes[0, 1].set_axis_off()
+    pits = [name for name in filtered.column_names if name.startswith("pit_")]
+    of_rows = np.asarray(filtered["row"])
+    plots.pit_histogram(axes[0, 2], np.column_stack([filtered[name].to_numpy() for name in pits]))
+    plots.log_scores(axes[1, 2], of_rows, filtered["log_score"].to_numpy())
     axes[0, 0].set(xlabel="row" if key is None else f"row of {stream}", ylabel=f"state {coordinate}")
     axes[0, 0].legend(fontsize="small")
     if reports:
@@ -120,7 +126,7 @@ def plot(
         weighted = not all(math.isnan(report.ess) for report in reports)
         (plots.effective_sample_size if weighted else plots.gradient_norm)(axes[1, 1], reports)
     else:
-        for empty in axes[1]:
+        for empty in axes[1, :2]:
             empty.set_axis_off()
             if key is not None:
                 empty.text(0.5, 0.5, "The monitor has said nothing of this stream.", ha="center")
@@ -133,6 +139,7 @@ def plot(
     except OSError as error:
         raise RunError(f"{target} could not be written: {error.strerror}. Choose another place with --out.") from error
     print(f"Picture{of}: {target}", file=sys.stderr)
+    say_verdict(read_verdict(run, config))
 
 
 def _of_parameters(run: Path, reports: list[Any]) -> Any:

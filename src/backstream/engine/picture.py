@@ -112,7 +112,7 @@ def _room(pieces: np.ndarray, ahead: posterior.Forecast | None, i: int) -> tuple
     ends = [np.nanmin(pieces), np.nanmax(pieces)]
     if ahead is not None:
         ends += [np.asarray(end)[:, i] for end in ahead.states.interval(0.9)]
-    low, high = min(map(np.min, ends)), max(map(np.max, ends))
+    low, high = float(min(map(np.min, ends))), float(max(map(np.max, ends)))
     return low - 0.1 * (high - low), high + 0.3 * (high - low)
 
 

@@ -13,6 +13,7 @@ from backstream.estimators import LogScore
 from backstream.families import BackwardFamily
 from backstream.learning import WatchedLearner, WatchedState, build
 from backstream.learning.component_check import CHECKED_ROWS, can_be_checked
+from backstream.learning.parameters import free_parameters
 from backstream.models import StateSpaceModel, check_model
 from backstream.runs.config import Config
 
@@ -68,6 +69,17 @@ def check_fit(model: StateSpaceModel, config: Config) -> None:
             f"The model observes {shape.obs_dim} columns, but the source gives {len(columns.observed)} "
             f"({listed(list(columns.observed))}): choose them by name, or change the model's dimension."
         )
+    if config.learning.learns_model:
+        try:
+            free_parameters(model, config.learning.learn_parameters)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+def require_writable(config: Config) -> None:
+    """Raises InputError where a run has steps that are functions, and could not be opened again."""
+    if config.model_optimiser is not None:
+        raise InputError("Steps that are functions cannot be written into a run directory: keep this run in memory.")
 
 
 def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> Prepared:
@@ -81,7 +93,7 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
         if expected != (None if u is None else u.shape):
             raise ValueError(f"The first row must have {expected or 'no'} inputs, not {inputs!r}.")
         learning = config.learning if decided is None else replace(config.learning, components=decided)
-        watched, q, key = build(model, learning, u)
+        watched, q, key = build(model, learning, u, config.model_optimiser)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
     row = np.full((1, len(columns.observed)), np.nan, config.precision)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from backstream.errors import InputError
-from backstream.learning import Fleet, Report
+from backstream.learning import Fleet, Report, Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.checkpoints import Checkpoint, Checkpoints
 from backstream.runs.config import Config
@@ -20,6 +20,7 @@ from backstream.runs.store import (
     read_filtered,
     read_rejected,
     read_reports,
+    read_verdict,
 )
 
 from .advance import Warn, continued, write
@@ -41,9 +42,14 @@ class Run(Result):
     directory alone has no code run. A model whose source or values have changed is refused.
     """
 
-    def __init__(self, path: str | Path, model: StateSpaceModel | str | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        model: StateSpaceModel | str | None = None,
+        given: tuple[tuple[Any, Any], ...] = (),
+    ):
         self.path, self.config = Path(path), open_config(Path(path))
-        self._model, self._name = model, str(path)
+        self._model, self._name, self._given = model, str(path), given
         self.warnings: list[str] = []
         """What could not be read or used, and was got round."""
 
@@ -58,6 +64,13 @@ class Run(Result):
     @property
     def rejected(self) -> list[Rejected]:
         return read_rejected(self.path)
+
+    @property
+    def health(self) -> Verdict:
+        verdict = read_verdict(self.path, self.config)
+        if verdict is None:
+            raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+        return verdict
 
     @cached_property
     def learned(self) -> Learned:
@@ -76,13 +89,13 @@ class Run(Result):
         opened = continued(self.config, source, inputs)
         model = self._given_model()
         write(model, self.path, self.config, opened, progress, warn, holds="rest")
-        return Run(self.path, model)
+        return Run(self.path, model, (*self._given, (source, inputs)) if self._given else ())
 
     def save(self, path: str | Path) -> "Run":
         """A copy in another directory."""
         check_directory(Path(path), resume=False)
         shutil.copytree(self.path, Path(path), dirs_exist_ok=True)
-        return Run(path, self._given_model())
+        return Run(path, self._given_model(), self._given)
 
     def _given_model(self) -> StateSpaceModel:
         return self._checked(self._model) if isinstance(self._model, StateSpaceModel) else self._found(self._model)

@@ -7,11 +7,12 @@ import numpy as np
 
 from backstream.data.rows import Batch
 from backstream.families import Guided
-from backstream.learning import Info, Report, WatchedState
+from backstream.learning import Info, Report, Verdict, WatchedState
 from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, log_score_gap
+from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
-from backstream.runs.logs import Rejected
+from backstream.runs.logs import Rejected, decode_report, report_record
 
 from .preparation import Prepared, prepare
 from .reader import Reader
@@ -27,13 +28,15 @@ class SingleReader(Reader):
         self._model, self._config = model, config
         self._prepared: Prepared | None = None
         self._state: WatchedState | None = None
+        self._latest: Report | None = None
 
     def blank(self, record: dict[str, Any]) -> Any:
         self._prepared = prepare(self._model, self._config, record)
         return self._prepared.blank()
 
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
-        self._state = tree
+        self._state, latest = tree, record.get("latest")
+        self._latest = None if latest is None else decode_report(latest)
 
     def arrive(self, batch: Batch) -> None:
         pass
@@ -57,6 +60,8 @@ class SingleReader(Reader):
             infos, said = self._learn(*now)
             collected += infos
             reports += said
+        for report in reports:
+            self._latest = later(self._latest, report)
         infos = jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
         rows = Filtered(batch.first, batch.times, *(getattr(infos, name) for name in OF_ROWS))
         rejected = [
@@ -100,12 +105,18 @@ class SingleReader(Reader):
         self._prepared = prepare(self._model, self._config, {**self._prepared.record(), "components": SEVERAL})
         self._state, _, _ = _advance(self._prepared, None, ys, inputs)
 
+    def verdict(self) -> Verdict | None:
+        if self._prepared is None or self._state is None:
+            return None
+        return self._prepared.watched.verdict(self._state, self._latest, self._config.columns.observed)
+
     def tree(self) -> Any:
         return self._state
 
     def record(self) -> dict[str, Any]:
         assert self._prepared is not None
-        return self._prepared.record()
+        latest = None if self._latest is None else report_record(self._latest)
+        return {**self._prepared.record(), "latest": latest}
 
 
 def _advance(
