@@ -115,10 +115,8 @@ def smooth(
     key = _checked_key(q, "smooth", key)
     num_trajectories = _checked_number("num_trajectories", num_trajectories)
     if not q.gaussian:
-        return _smooth_mixture(p, q, ys, inputs, num_trajectories, key)
-    xs = _sample(p, q, ys, inputs, num_trajectories, key)
-    mean = xs.mean(0)
-    return Marginals(mean, jnp.einsum("nti,ntj->tij", xs - mean, xs - mean) / len(xs))
+        return _smooth_sampled(p, q, ys, inputs, num_trajectories, key)
+    return _moments(_sample(p, q, ys, inputs, num_trajectories, key))
 
 
 def one_step_smooth(
@@ -193,8 +191,8 @@ def forecast(
 
 def present_law(q: BackwardFamily, state: Any) -> Marginals | Mixture:
     """The law of X_t in a state of the filter, as `forecast` takes it. It exists where a density does not."""
-    if not q.gaussian:
-        return q.marginal(state)
+    if not q.gaussian and isinstance(law := q.marginal(state), Mixture):
+        return law
     mean, cov = q.moments(state)
     return Marginals(mean[None], cov[None])
 
@@ -203,8 +201,8 @@ def present_law(q: BackwardFamily, state: Any) -> Marginals | Mixture:
 @eqx.filter_jit
 def _filter(p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs) -> Marginals | MixtureMarginals:
     states = filter_states(p, q, ys, inputs)
-    if not q.gaussian:
-        return MixtureMarginals(jax.vmap(q.marginal)(states))
+    if isinstance(laws := jax.vmap(q.marginal)(states), Mixture):
+        return MixtureMarginals(laws)
     return Marginals(*jax.vmap(q.moments)(states))
 
 
@@ -278,19 +276,27 @@ def _draw_backward(p: StateSpaceModel, q: BackwardFamily, states: Any, number: i
 
 
 @eqx.filter_jit
-def _smooth_mixture(
+def _smooth_sampled(
     p: StateSpaceModel, q: BackwardFamily, ys: Array, inputs: Inputs, num_trajectories: int, key: Array
-) -> MixtureMarginals:
-    """A mixture fitted to the trajectories at each time, from the components of the filter. It has their moments."""
+) -> Marginals | MixtureMarginals:
+    """The moments of trajectories at each time. Where the filter is a mixture, another one with these moments, fitted
+    to them from its components."""
     states = filter_states(p, q, ys, inputs)
-    xs = _draw_backward(p, q, states, num_trajectories, key)
+    xs, laws = _draw_backward(p, q, states, num_trajectories, key), jax.vmap(q.marginal)(states)
+    if not isinstance(laws, Mixture):
+        return _moments(xs)
 
     def one(start: Mixture, draws: Array) -> Mixture:
         weight = jnp.ones(len(draws), draws.dtype)
         apart = draws - draws.mean(0)
         return fit_mixture(start, draws, weight, jnp.diag(LEAST_VARIANCE * (apart**2).mean(0)), FITTING_TURNS)
 
-    return MixtureMarginals(jax.vmap(one, (0, 1))(jax.vmap(q.marginal)(states), xs))
+    return MixtureMarginals(jax.vmap(one, (0, 1))(laws, xs))
+
+
+def _moments(xs: Float[Array, "n t d"]) -> Marginals:
+    mean = xs.mean(0)
+    return Marginals(mean, jnp.einsum("nti,ntj->tij", xs - mean, xs - mean) / len(xs))
 
 
 @eqx.filter_jit

@@ -58,7 +58,7 @@ def config(**fleet):
 
 @cache  # one learner, compiled once
 def prepared():
-    return prepare(model(), config(), None)
+    return prepare(model(), config(), {})
 
 
 def lines(count=100, streams="abcde", seed=0):

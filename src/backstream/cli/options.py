@@ -46,6 +46,11 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
+def number_or_word(text: str | None) -> int | str | None:
+    """A whole number where the text is one."""
+    return int(text) if text is not None and text.lstrip("-").isdecimal() else text
+
+
 def parameters(settings: list[str] | None) -> dict[str, Any]:
     """NAME=VALUE pairs, each value as in TOML, or text where it is not."""
     import tomllib

@@ -13,7 +13,17 @@ import typer
 from backstream._terminal import visible
 
 from .failures import NOT_USABLE, Stop, plainly, silence_stdout
-from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
+from .options import (
+    ConfigOption,
+    FormatOption,
+    ModelName,
+    PrecisionOption,
+    SetOption,
+    SourceName,
+    names,
+    number_or_word,
+    parameters,
+)
 
 
 @plainly
@@ -81,8 +91,11 @@ def stream(
         ),
     ] = None,
     components: Annotated[
-        int | None,
-        typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
+        str | None,
+        typer.Option(
+            metavar="auto|NUMBER",
+            help="Normal laws that a guided posterior is made of, for several modes. Default: auto, by the first rows.",
+        ),
     ] = None,
     no_learn: Annotated[
         bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
@@ -176,7 +189,7 @@ def stream(
         "model": {"name": model, "parameters": parameters(set_)},
         "learning": {
             "family": family,
-            "components": components,
+            "components": number_or_word(components),
             "learn": False if no_learn else None,
             "fallback": fallback,
             "method": method,

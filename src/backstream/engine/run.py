@@ -116,7 +116,7 @@ class Run(Result):
 
 
 def _prepared(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> tuple[Prepared, Fleet | None]:
-    prepared = prepare(model, config, record.get("inputs"))
+    prepared = prepare(model, config, record)
     return prepared, None if config.columns.key is None else assemble(prepared, config)
 
 

@@ -46,8 +46,9 @@ class Settings:
     paper, which learn everything from the stream."""
     learn: bool = True
     """Whether the posterior learns. A guided one is good before it has: without learning a row costs microseconds."""
-    components: int = 1
-    """How many normal laws a guided posterior is made of: more than one where it may have several modes."""
+    components: int | Literal["auto"] = "auto"
+    """How many normal laws a guided posterior is made of: more than one where it may have several modes. With `auto` a
+    run begins with one, and takes four after the first rows where they predict those better."""
     method: Method | None = None
     """The gradient: from the log score of each row, from trajectories over a window, or from the recursion of the
     paper. Default: the log score for a guided posterior (the window if many parameters are learned), the window for
@@ -93,12 +94,15 @@ class Settings:
             if getattr(self, name) not in choices:
                 named = ", ".join(repr(choice) for choice in choices if choice is not None)
                 raise ValueError(f"{name} must be one of {named}, not {getattr(self, name)!r}.")
+        if isinstance(self.components, str) and self.components != "auto":
+            raise ValueError(f"components must be a number or 'auto', not {self.components!r}.")
         for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value != "auto" and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}.")
         if self.method == "log-score" and self.family != "guided":
             raise ValueError(f"The family {self.family!r} has no log score: choose the method 'window' or 'recursion'.")
-        if self.components > 1 and (self.family != "guided" or self.method not in (None, "log-score")):
+        if self.several and (self.family != "guided" or self.method not in (None, "log-score")):
             what = f"the family {self.family!r}" if self.family != "guided" else f"the method {self.method!r}"
             raise ValueError(f"Several components are for the family 'guided' and its log score, not for {what}.")
         if not self.learn and (self.learns_model or self.family != "guided"):
@@ -119,6 +123,11 @@ class Settings:
                 raise ValueError(f"{name} must be at least {least} rows, not {value}.")
 
     @property
+    def several(self) -> bool:
+        """Whether several components were asked for."""
+        return self.components != "auto" and self.components > 1
+
+    @property
     def learns_model(self) -> bool:
         return self.learn_model or bool(self.learn_parameters)
 
@@ -127,7 +136,7 @@ class Settings:
             return self.method
         if self.family != "guided":
             return "window"
-        if not self.learns_model or self.components > 1:
+        if not self.learns_model or self.several:
             return "log-score"
         moving = eqx.filter(p, free_parameters(p, self.learn_parameters))
         return "window" if sum(leaf.size for leaf in jax.tree.leaves(moving)) > MOST_SCORED else "log-score"
@@ -212,12 +221,13 @@ def build(
     q = _family(p, settings, u, key_family)
     exact = isinstance(q, ScoringFamily) and q.exact
     learner = default_learner(p, settings, exact=exact, model_optimiser=model_optimiser)
-    return WatchedLearner(learner, Monitor(window=settings.monitor_every)), q, key_learner
+    monitor = Monitor(window=settings.monitor_every, check_components=settings.components == "auto")
+    return WatchedLearner(learner, monitor), q, key_learner
 
 
 def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array) -> BackwardFamily:
-    if settings.family == "guided" and settings.components > 1:
-        return GuidedMixture.from_model(p, u, components=settings.components)
+    if settings.family == "guided" and settings.several:
+        return GuidedMixture.from_model(p, u, components=int(settings.components))
     if settings.family == "guided":
         return Guided.from_model(p, u)
     shape = check_model(p, u)
