@@ -59,7 +59,8 @@ def having(language):
     return named(page for page in PAGES if any(block.language == language for block in blocks(page)))
 
 
-def test_readme_runs():
+def test_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace = run_python(ROOT / "README.md")
     assert namespace["smoothed"].mean.shape == (2000, 1)
     error = {name: abs(namespace[name].mean - namespace["states"]).mean() for name in ("filtered", "smoothed")}
@@ -144,8 +145,9 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples(name):
+def test_docstring_examples(name, tmp_path, monkeypatch):
     """In JAX's default precision, as a reader would see them."""
+    monkeypatch.chdir(tmp_path)
     with jax.enable_x64(False):
         failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried > 0 and failed == 0

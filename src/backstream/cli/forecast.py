@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .failures import plainly
-from .options import ModelOption, RunPath
+from .options import ModelOption, RawOption, RunPath
 
 
 @plainly
@@ -31,6 +31,7 @@ def forecast(
         list[str] | None, typer.Option(help="With many streams: one of them. May be repeated. Default: all.")
     ] = None,
     model: ModelOption = None,
+    raw: RawOption = False,
 ) -> None:
     """The states and observations after the last row that the run has read, with intervals.
 
@@ -82,7 +83,7 @@ def forecast(
                 label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
                 parts[label] = table[name]
         tables.append(pa.table(parts))
-    write_result(pa.concat_tables(tables), target, opened.config.text())
+    write_result(pa.concat_tables(tables), target, opened.config.text(), raw)
     if target != "-":
         which = f"row {opened.learned.position:,}" if streams == [None] else f"the last of {len(streams):,} streams"
         print(f"{horizon} rows after {which} in {target}.", file=sys.stderr)

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from backstream._terminal import visible
+
 from .failures import plainly
 from .options import RunPath
 
@@ -112,7 +114,8 @@ def plot(
         plots.calibration(axes[0, 1], levels, {"filtered": coverages})
     else:
         axes[0, 1].set_axis_off()
-    axes[0, 0].set(xlabel="row" if key is None else f"row of {stream}", ylabel=f"state {coordinate}")
+    axes[0, 0].set_xlabel("row" if key is None else visible(f"row of {stream}"), parse_math=False)
+    axes[0, 0].set_ylabel(f"state {coordinate}")
     axes[0, 0].legend(fontsize="small")
     if reports:
         plots.elbo(axes[1, 0], reports)
