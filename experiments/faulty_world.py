@@ -164,12 +164,15 @@ class World(RuleBasedStateMachine):
         reader = StubReader(self.keyed, EVERY, breaks_at)
 
         def stopped() -> bool:
-            """Looked at whenever the reader of the file has nothing to do."""
+            """Looked at whenever the reader of the file has nothing to do. It has time to look between two actions:
+            nobody can know of a file that is rotated away before it is opened."""
+            nonlocal patience
             if position < len(self.written) and self.clock.now < patience:
                 return False
             if not waiting:
                 return True
             self.act(*waiting.pop(0))
+            patience = self.clock.now + 0.05
             return False
 
         with (

@@ -182,10 +182,10 @@ def test_a_header_of_many_columns_takes_no_time(tmp_path):
     """100 000 of them: a comparison of each with each would take minutes."""
     path, count = tmp_path / "wide.csv", 100_000
     path.write_text(",".join(f"y{i}" for i in range(count)) + "\n" + ",".join(["1"] * count) + "\n")
-    began = time.monotonic()
+    began = time.process_time()
     source = open_source(path)
     open_source(path, Columns(observed=source.columns.observed))
-    assert len(source.columns.observed) == count and time.monotonic() - began < 10
+    assert len(source.columns.observed) == count and time.process_time() - began < 10
     with pytest.raises(InputError, match=r"has no column 'z'; it has: y0, .* and 99980 more"):
         open_source(path, Columns(observed=("z",)))
 
