@@ -17,12 +17,12 @@ from jax.flatten_util import ravel_pytree
 
 from backstream.families import Guided
 from backstream.learning.parameters import ModelParameters
+from benchmarks.harness import machine
 from benchmarks.theta import report
 from benchmarks.theta.cases import CASES, Case
 from benchmarks.theta.offline import maximum_likelihood, mean_log_score, unobserved_components
 from benchmarks.theta.online import learn
 from benchmarks.zoo.__main__ import use_one_thread
-from experiments.harness import machine
 
 RESULTS = Path(__file__).parent / "results" / "learning_theta.json"
 ROWS = 20_000

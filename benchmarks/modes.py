@@ -20,12 +20,12 @@ import numpy as np
 from backstream import Guided, GuidedMixture, filter, smooth
 from backstream.families import ScoringFamily
 from backstream.families.backward import filter_states
+from benchmarks.harness import console, machine, table
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Case
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.models import absolute_value, double_well, growth
 from benchmarks.zoo.references.grid import Grid
-from experiments.harness import console, machine, table
 
 RESULTS = Path(__file__).parent / "results" / "modes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "posterior.md"

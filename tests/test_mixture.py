@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from backstream.mixture import Mixture, fit_mixture
+from backstream.laws.mixture import Mixture, fit_mixture
 
 LAW = Mixture.of(
     jnp.array([0.2, 0.5, 0.3]),

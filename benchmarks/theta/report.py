@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import table
 from benchmarks.theta.cases import CASES
-from experiments.harness import table
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "learning-models.md", DOCS / "images" / "learning-theta.png"

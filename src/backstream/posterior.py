@@ -33,9 +33,9 @@ from backstream.families.backward import (
     sample_chain,
 )
 from backstream.families.base import BackwardFamily, Inputs
-from backstream.gaussian import Gaussian, scaled_cholesky
-from backstream.marginals import Draws, Marginals, MixtureMarginals
-from backstream.mixture import Mixture, fit_mixture
+from backstream.laws.gaussian import Gaussian, scaled_cholesky
+from backstream.laws.marginals import Draws, Marginals, MixtureMarginals
+from backstream.laws.mixture import Mixture, fit_mixture
 from backstream.models.base import StateSpaceModel, emission_law, transition_law
 from backstream.models.density import check_inputs, check_model, check_observations
 from backstream.models.matrices import known

@@ -35,7 +35,7 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     learner, monitor = default_learner(p), Monitor(window=1000)
     q = Guided.from_model(p)
     before = posterior.smooth(p, q, fresh), posterior.filter(p, q, fresh)
-    state, _ = learner.init(q, ys[0], key=key_learner)
+    state, _ = learner.step(learner.init(q, key=key_learner), ys[0])
     watch, curve, reports = monitor.begin(state), [(0, metrics.rmse(before[0].mean, states))], []
     columns = (
         BarColumn(bar_width=8),

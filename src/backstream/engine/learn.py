@@ -12,10 +12,11 @@ from backstream.errors import InputError
 from backstream.learning import FleetSettings, Settings
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config, Precision, Saving
+from backstream.runs.memory import MemoryRun
 from backstream.runs.model_registry import describe
 from backstream.runs.store import check_directory
 
-from .advance import Warn, write
+from .advance import Warn, advance, write
 from .memory_result import MemoryResult
 from .preparation import check_fit
 from .result import Result
@@ -80,11 +81,13 @@ def learn(
         if resume or config.columns.key is not None:
             what = "A run of many streams" if config.columns.key is not None else "A run that is resumed"
             raise InputError(f"{what} needs a directory: out='run/'.")
-        return MemoryResult.begin(model, config, opened, progress, warn)
+        kept = MemoryRun()
+        advance(model, opened, config, kept, progress, warn, "rest")
+        return MemoryResult(model, config, kept, ((source, inputs),))
     path = Path(out)
     check_directory(path, resume)
     write(model, path, config, opened, progress, warn, holds="all", resume=resume)
-    return Run(path, model)
+    return Run(path, model, ((source, inputs),))
 
 
 def load(path: str | Path, model: StateSpaceModel | str | None = None) -> Run:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstream.data.sources import Source
 from backstream.learning import Report
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
@@ -22,23 +21,15 @@ from .run import Run, restore
 class MemoryResult(Result):
     """A result that is in memory only; `save` writes it."""
 
-    def __init__(self, model: StateSpaceModel, config: Config, kept: MemoryRun):
+    def __init__(self, model: StateSpaceModel, config: Config, kept: MemoryRun, given: tuple[tuple[Any, Any], ...]):
         self.config, self.warnings, self._name = config, [], "The result"
-        self._start, self._kept = model, kept
-
-    @classmethod
-    def begin(
-        cls, model: StateSpaceModel, config: Config, source: Source, progress: bool, warn: Warn
-    ) -> "MemoryResult":
-        kept = MemoryRun()
-        advance(model, source, config, kept, progress, warn, "rest")
-        return cls(model, config, kept)
+        self._start, self._kept, self._given = model, kept, given
 
     def learn(self, source: Any, inputs: Any = None, *, progress: bool = True, warn: Warn = print) -> "MemoryResult":
         """The result after further rows; this one stays as it is."""
         kept = self._kept.copy()
         advance(self._start, continued(self.config, source, inputs), self.config, kept, progress, warn, "rest")
-        return MemoryResult(self._start, self.config, kept)
+        return MemoryResult(self._start, self.config, kept, (*self._given, (source, inputs)))
 
     def save(self, path: str | Path) -> Run:
         """Writes a run directory, which `load` opens and `learn` goes on with."""
@@ -47,7 +38,7 @@ class MemoryResult(Result):
         write_run(
             Path(path), self.config, self._table(), self._kept.reports, self._kept.rejected, self._kept.checkpoint
         )
-        return Run(path, self._start)
+        return Run(path, self._start, self._given)
 
     @property
     def filtered(self) -> FilteredRows:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from backstream import posterior
 from backstream.data.rows import Batch
 from backstream.families.base import Inputs
-from backstream.gaussian import scaled_cholesky
+from backstream.laws.gaussian import scaled_cholesky
 from backstream.models import StateSpaceModel
 from backstream.models.base import emission_law
 
@@ -113,7 +113,7 @@ def _room(lower: np.ndarray, upper: np.ndarray, ahead: posterior.Forecast | None
     ends = [np.nanmin(lower), np.nanmax(upper)]
     if ahead is not None:
         ends += [np.asarray(end)[:, i] for end in ahead.states.interval(0.9)]
-    low, high = min(map(np.min, ends)), max(map(np.max, ends))
+    low, high = float(min(map(np.min, ends))), float(max(map(np.max, ends)))
     return low - 0.1 * (high - low), high + 0.3 * (high - low)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +91,7 @@ class Result:
 
     result = bs.learn(model, ys, inputs=us)
     result.filtered                       # the state at each row, as it was known when the row was read
-    result.smooth(ys, inputs=us)          # the same given all rows
+    result.smooth()                       # the same given all rows
     result.filter(fresh, inputs=more)     # the same posterior on other rows
     result.forecast(50)
     """
@@ -100,6 +100,8 @@ class Result:
     warnings: list[str]
     """What could not be read or used, and was left out."""
     _name: str
+    _given: tuple[tuple[Any, Any], ...] = ()
+    """The sources that this result was learned from, with their inputs, where they are known."""
 
     @property
     def filtered(self) -> FilteredRows:
@@ -204,20 +206,32 @@ class Result:
             )
         return Batch(0, rows, given, None)
 
-    def filter(self, source: Any, inputs: Any = None) -> Laws:
+    def _rows(self, source: Any, inputs: Any) -> Batch:
+        """The rows of a source; without one, those that were learned from."""
+        if isinstance(source, Batch):
+            return source
+        if source is not None:
+            return self.data(source, inputs)
+        if not self._given:
+            raise InputError(f"{self._name} does not hold the observations: give a file, an array or a table.")
+        first, *others = (self.data(*given) for given in self._given)
+        return reduce(Batch.then, others, first)
+
+    def filter(self, source: Any = None, inputs: Any = None) -> Laws:
         """The law of the state at each row given the rows up to it, under what was learned in the end.
 
         Args:
             source: A file, an array, a Series or a table, or what `data` returned. The columns of an array are those
-                that were observed, in their order.
+                that were observed, in their order. Without it, the rows that were learned from; a run that was opened
+                with `load` does not know them.
             inputs: With an array: the inputs of its rows, where the model has any.
         """
-        batch = source if isinstance(source, Batch) else self.data(source, inputs)
+        batch = self._rows(source, inputs)
         return self._by_stream(batch, lambda p, q, ys, inputs, _: posterior.filter(p, q, ys, inputs))
 
-    def smooth(self, source: Any, inputs: Any = None) -> Laws:
+    def smooth(self, source: Any = None, inputs: Any = None) -> Laws:
         """The law of the state at each row given all rows of the source, under what was learned; as `filter`."""
-        batch = source if isinstance(source, Batch) else self.data(source, inputs)
+        batch = self._rows(source, inputs)
         return self._by_stream(
             batch,
             lambda p, q, ys, inputs, length: posterior.smooth(p, q, ys, inputs, key=self._key(1), length=length),
@@ -277,7 +291,7 @@ class Result:
 
     def plot(
         self,
-        source: Any,
+        source: Any = None,
         inputs: Any = None,
         *,
         horizon: int = 0,
@@ -288,7 +302,7 @@ class Result:
         """The observations of a source with their dates, the states behind them with their bands, and a forecast.
 
         Args:
-            source: The rows, as for `filter`; for a forecast, those that were learned from.
+            source: The rows, as for `filter`: without it, those that were learned from.
             inputs: With an array: the inputs of its rows.
             horizon: How many rows of a forecast follow.
             future_inputs: The inputs of those rows, where the model has any.
@@ -302,7 +316,7 @@ class Result:
 
         from .picture import draw
 
-        batch = source if isinstance(source, Batch) else self.data(source, inputs)
+        batch = self._rows(source, inputs)
         if batch.keys is not None:
             raise InputError("Give the rows of one stream: a picture is of one stream.")
         filtered, smoothed = self.filter(batch), self.smooth(batch)

@@ -41,9 +41,14 @@ class Run(Result):
     directory alone has no code run. A model whose source or values have changed is refused.
     """
 
-    def __init__(self, path: str | Path, model: StateSpaceModel | str | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        model: StateSpaceModel | str | None = None,
+        given: tuple[tuple[Any, Any], ...] = (),
+    ):
         self.path, self.config = Path(path), open_config(Path(path))
-        self._model, self._name = model, str(path)
+        self._model, self._name, self._given = model, str(path), given
         self.warnings: list[str] = []
         """What could not be read or used, and was got round."""
 
@@ -76,13 +81,13 @@ class Run(Result):
         opened = continued(self.config, source, inputs)
         model = self._given_model()
         write(model, self.path, self.config, opened, progress, warn, holds="rest")
-        return Run(self.path, model)
+        return Run(self.path, model, (*self._given, (source, inputs)) if self._given else ())
 
     def save(self, path: str | Path) -> "Run":
         """A copy in another directory."""
         check_directory(Path(path), resume=False)
         shutil.copytree(self.path, Path(path), symlinks=True, dirs_exist_ok=True)  # what links lead to stays there
-        return Run(path, self._given_model())
+        return Run(path, self._given_model(), self._given)
 
     def _given_model(self) -> StateSpaceModel:
         return self._checked(self._model) if isinstance(self._model, StateSpaceModel) else self._found(self._model)

@@ -96,8 +96,8 @@ class OnlineLearner(eqx.Module):
     the prediction of each row, for its PIT values and residuals; with none there are no such scores.
 
         learner = OnlineLearner(model, estimator, optax.adam(1e-3))
-        state, info = learner.init(q, ys[0], key=key)
-        state, infos = learner.scan(state, ys[1:])
+        state = learner.init(q, key=key)
+        state, infos = learner.scan(state, ys)
         state.average
     """
 
@@ -123,11 +123,11 @@ class OnlineLearner(eqx.Module):
                 f"here model_optimiser is {'given' if self.model_optimiser else 'None'} and learn_model is {learns}."
             )
 
-    def init(self, q: BackwardFamily, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[LearnerState, Info]:
-        """Reads the first observation."""
-        inputs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], u)
-        _observed(self.model, q, np.asarray(y)[None], inputs)
-        return self.step(_blank(self, q, u, key), y, u)
+    def init(self, q: BackwardFamily, u: Any = None, *, key: Array) -> LearnerState:
+        """The state before any row. `u` are the inputs of the first row, where the model takes any."""
+        check_model(self.model, u)
+        check_inputs(jax.tree.map(lambda leaf: np.asarray(leaf)[None], u), 0)
+        return _blank(self, q, u, key)
 
     def step(self, state: LearnerState, y: Array | np.ndarray, u: Any = None) -> tuple[LearnerState, Info]:
         """Reads one more. The state given is used up: its buffers become those of the new one."""

@@ -41,7 +41,7 @@ class WatchedLearner(eqx.Module):
     ) -> tuple[WatchedState, Info]:
         """The first observation, as a sequence of one."""
         y, u = jax.tree.map(lambda leaf: leaf[0], (ys, inputs))
-        state, info = self.learner.init(q, y, u, key=key)
+        state, info = self.learner.step(self.learner.init(q, u, key=key), y, u)
         watch = self.monitor.begin(state)
         window = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._window(ys, inputs, info))
         return WatchedState(state, watch, window), jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)

@@ -32,7 +32,7 @@ from backstream.estimators.base import (
     require_amortised,
 )
 from backstream.families.backward import first_state
-from backstream.gaussian import LOG_2PI, Frame, Gaussian, cholesky, inverse, invert
+from backstream.laws.gaussian import LOG_2PI, Frame, Gaussian, cholesky, inverse, invert
 from backstream.models.density import log_emission, log_prior, log_transition
 
 from .moment_corrected import Quadratic

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from backstream.families.base import ScoringFamily
 from backstream.families.kernels import AffineKernel, Kernel
-from backstream.gaussian import Gaussian, invert, scaled_cholesky
+from backstream.laws.gaussian import Gaussian, invert, scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
 
 from .components import COARSE, LEAST_BEND, Merged, Pieces, cut, merge

@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from backstream.families.base import ScoringFamily
 from backstream.families.kernels import AffineKernel, Kernel
-from backstream.gaussian import Gaussian, scaled_cholesky
-from backstream.mixture import Mixture
+from backstream.laws.gaussian import Gaussian, scaled_cholesky
+from backstream.laws.mixture import Mixture
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
 
 from .components import FINE, Pieces, cut
