@@ -241,15 +241,19 @@ class World(RuleBasedStateMachine):
     def positions(self) -> list[int]:
         return Checkpoints(self.run / "checkpoints").positions()
 
-    def newest(self) -> About | None:
-        """Of the checkpoints that can be read: it may be later than what was acknowledged."""
-        checkpoints = Checkpoints(self.run / "checkpoints")
+    def usable(self) -> list[About]:
+        """The checkpoints that a run could go on from, newest first."""
+        checkpoints, found = Checkpoints(self.run / "checkpoints"), list[About]()
         for position in reversed(checkpoints.positions()):
             with contextlib.suppress(DamagedCheckpointError, RunError):
-                found = checkpoints.about(position)
-                results.check_begun(self.run / "filtered", found.record["results"])
-                return found
-        return None
+                about = checkpoints.about(position)
+                results.check_begun(self.run / "filtered", about.record["results"])
+                found.append(about)
+        return found
+
+    def newest(self) -> About | None:
+        """It may be later than what was acknowledged."""
+        return next(iter(self.usable()), None)
 
     def reached(self) -> int:
         found = self.newest()

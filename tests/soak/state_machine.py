@@ -24,7 +24,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from backstream.errors import InputError, RunError
 from backstream.runs import formats
 from backstream.runs.checkpoints import Checkpoints
-from backstream.runs.results import part_files, read_parquet
+from backstream.runs.results import part_file, part_files, read_parquet
 from backstream.runs.store import read_filtered, read_rejected
 from benchmarks.harness import Results
 
@@ -48,30 +48,31 @@ class Machine(World):
         COUNTS["step"] += 1
         self.append(count)
 
-    @precondition(lambda self: len(self.positions()) > 1 and len(self.begins) == 1)  # all rows are still there
+    @precondition(lambda self: len(self.begins) == 1 and len(self.usable()) > 1)  # all rows are still there
     @rule(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), data=st.data())
     def corrupt(self, where: float, bit: int, data: Any) -> None:
         """A byte of the newest checkpoint: the one before it is used, and no row is lost."""
         COUNTS["step"] += 1
         COUNTS["corrupted byte of a checkpoint"] += 1
-        newest = Checkpoints(self.run / "checkpoints").path(self.positions()[-1])
-        files = sorted(path for path in newest.iterdir() if path.stat().st_size)
-        flip(data.draw(st.sampled_from(files)), where, bit)
-        self.acknowledged = min(self.acknowledged, self.positions()[-2])
+        newest, before, *_ = self.usable()
+        folder = Checkpoints(self.run / "checkpoints").path(newest.position)
+        flip(data.draw(st.sampled_from(sorted(folder.iterdir()))), where, bit)
+        self.acknowledged = min(self.acknowledged, before.position)
 
-    @precondition(lambda self: len(self.positions()) > 1 and len(self.begins) == 1)
+    @precondition(lambda self: len(self.begins) == 1)
     @rule(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
     def corrupt_results(self, where: float, bit: int) -> None:
         """A byte of the part that is not full: the checkpoint before that part is used. Of a full part: it is named
         when it is read, and the stream goes on."""
         COUNTS["step"] += 1
-        *_, before, newest = self.positions()
-        parts = part_files(self.run / "filtered")
-        if newest % EVERY and before <= newest - newest % EVERY:
+        newest, parts = self.reached(), part_files(self.run / "filtered")
+        begun = newest - newest % EVERY
+        before = [about.position for about in self.usable() if about.position <= begun]
+        if newest % EVERY and before:
             COUNTS["corrupted byte of results"] += 1
-            flip(parts[-1], where, bit)
-            self.acknowledged = min(self.acknowledged, before)
-        elif len(parts) > 1:
+            flip(part_file(self.run / "filtered", begun), where, bit)
+            self.acknowledged = min(self.acknowledged, before[0])
+        elif newest and int(parts[0].stem) < begun:
             COUNTS["corrupted byte of old results"] += 1
             right = parts[0].read_bytes()
             flip(parts[0], where, bit)
@@ -87,7 +88,7 @@ class Machine(World):
         """Another source under the same name is refused by the first row that differs, and the run stays as it is."""
         COUNTS["step"] += 1
         COUNTS["swapped source"] += 1
-        right, before = self.log.read_bytes(), self.positions()
+        right, before = self.log.read_bytes(), self.reached()
         rows = right.splitlines(keepends=True)
         place = int(where * (self.reached() - self.begins[-1]))
         said = f"row {place + 1} differs"
@@ -101,7 +102,7 @@ class Machine(World):
         with pytest.raises(InputError, match=said):
             self.live([], None, follow=False)
         self.log.write_bytes(right)
-        assert self.positions() == before
+        assert self.reached() == before
 
     @precondition(lambda self: self.reached() > self.begins[-1])
     @rule(grown=st.booleans())

@@ -26,6 +26,8 @@ from .watched_learner import WatchedLearner
 RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
 MODEL_RATE = 1e-2
 LEAST = {"components": 1, "lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
+MOST = {"components": 2**10, "lag": 2**16, "trajectories": 2**16, "particles": 2**20, "width": 2**14}
+"""Beyond these the arrays would take all memory: settings may come from a run that somebody else made."""
 MOST_SCORED = 64
 """Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
 
@@ -87,6 +89,9 @@ class Settings:
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} must be at most {most}, not {getattr(self, name)}.")
         if self.method == "log-score" and self.family != "guided":
             raise ValueError(f"The family {self.family!r} has no log score: choose the method 'window' or 'recursion'.")
         if self.components > 1 and (self.family != "guided" or self.method not in (None, "log-score")):

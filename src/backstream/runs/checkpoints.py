@@ -128,11 +128,17 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 atomic_files.remove(incoming)
             raise RunError(f"The checkpoint {final} could not be written: {error.strerror}.") from error
-        behind = [old for old in self.positions() if old <= position]  # what lies beyond is damaged
+        behind = [old for old in self.positions() if old <= position]
         with contextlib.suppress(OSError):  # what could not be removed is tried again the next time
             for old in behind[: -self.keep]:
                 atomic_files.retire(self.path(old))
         return final
+
+    def cut(self, position: int) -> None:
+        """Removes those beyond a position, from which a run goes on because they are damaged."""
+        for beyond in self.positions():
+            if beyond > position:
+                atomic_files.retire(self.path(beyond))
 
     def about(self, position: int) -> "About":
         """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""

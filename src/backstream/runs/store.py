@@ -164,6 +164,7 @@ class RunWriter:
                 "remove that checkpoint to go on without them."
             )
         try:
+            self._checkpoints.cut(position)
             self._results.cut(position)
             for log in (self._reports, self._rejected):
                 log.cut(position)
