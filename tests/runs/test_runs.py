@@ -211,6 +211,29 @@ def test_no_row_is_lost_where_it_does_not_come_again(tmp_path):
     assert checkpoint.position == 15 and not warnings
 
 
+def test_any_changed_byte_of_results_is_named_or_does_not_matter(tmp_path):
+    """Names of columns, texts and numbers: what is read is what was written, or a RunError."""
+    labels = pa.array([None if i % 3 == 0 else f"t{i}é" for i in range(10)])
+    table = pa.table({"row": np.arange(10), "time": labels, "mean_0": np.arange(10) / 7})
+    writer = RunWriter(tmp_path, CONFIG)
+    writer.add(table, [])
+    writer.commit(10, {"sum": np.zeros(())}, {"time": None})
+    writer.close()
+    part = tmp_path / "filtered" / "000000000000.parquet"
+    right, named = part.read_bytes(), 0
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(right), size=100):
+        wrong = bytearray(right)
+        wrong[place] ^= 1 << rng.integers(8)
+        part.write_bytes(wrong)
+        try:
+            found = read_filtered(tmp_path)
+            found.column_names, found.to_pylist()  # what a command looks at
+        except RunError:
+            named += 1
+    assert named > 25
+
+
 def test_a_damaged_part_that_is_full_does_not_stop_the_run(tmp_path, monkeypatch):
     """It stays as it is, for a backup to be put in its place, and is named when it is read."""
     monkeypatch.setattr(results, "MERGED", 2)
@@ -223,6 +246,19 @@ def test_a_damaged_part_that_is_full_does_not_stop_the_run(tmp_path, monkeypatch
         read_filtered(tmp_path)
     found = sorted(int(part.stem) for part in (tmp_path / "filtered").iterdir())
     assert found == [0, 10, 20, 40, 50, 60]  # 20 and 30 were merged
+
+
+@pytest.mark.parametrize("length", [15, 64])
+def test_a_damaged_part_does_not_take_others_with_it(tmp_path, monkeypatch, length):
+    """A part that says it has more rows than it can have is not one that others were merged into."""
+    monkeypatch.setattr(results, "MERGED", 2)
+    writer = RunWriter(tmp_path, CONFIG)
+    write(writer, (10, 20, 25))
+    writer.close()
+    pq.write_table(rows(0, length), tmp_path / "filtered" / "000000000000.parquet")
+    reopened(tmp_path)[0].close()
+    found = sorted(int(part.stem) for part in (tmp_path / "filtered").iterdir())
+    assert found == [0, 10, 20]
 
 
 def test_who_looks_before_another_has_begun_writes_nothing(tmp_path):

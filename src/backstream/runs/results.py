@@ -50,9 +50,12 @@ def read_results(folder: Path) -> pa.Table:
 def read_parquet(path: Path) -> pa.Table:
     """A table of results. Raises RunError where it makes no sense."""
     try:
-        return pq.read_table(path, page_checksum_verification=True, use_threads=False)
+        table = pq.read_table(path, page_checksum_verification=True, use_threads=False)
+        table.validate(full=True)  # texts that are not UTF-8, for example
+        _ = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise RunError(f"The results in {path} cannot be read: {error}") from None
+    return table
 
 
 def part_files(folder: Path) -> list[Path]:
@@ -188,14 +191,18 @@ class ResultsWriter:
             atomic_files.remove(part)
 
     def _finish_merge(self) -> None:
-        """Removes the parts of a merged one that a killed process has left."""
-        end = 0
-        for part in part_files(self._folder):
-            if int(part.stem) < end:
-                atomic_files.remove(part)
-            elif int(part.stem) % (MERGED * self._saving.checkpoint_every) == 0:
-                with contextlib.suppress(pa.ArrowException, OSError):  # damaged: named when it is read
-                    end = int(part.stem) + pq.read_metadata(part).num_rows
+        """Removes the parts of a merged one that a killed process has left. A part that is damaged is not taken for a
+        merged one, whatever it says of its length."""
+        length, parts = MERGED * self._saving.checkpoint_every, part_files(self._folder)
+        for part in parts:
+            begin = int(part.stem)
+            left = [other for other in parts if begin < int(other.stem) < begin + length]
+            if begin % length or not left:
+                continue
+            with contextlib.suppress(RunError):  # damaged: named when it is read
+                if len(read_parquet(part)) == length:
+                    for other in left:
+                        atomic_files.remove(other)
 
     def _part(self, begun: int) -> Path:
         return part_file(self._folder, begun)
