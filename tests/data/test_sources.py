@@ -153,6 +153,12 @@ def test_a_stopped_reader_of_a_pipe_leaves_whole_lines():
     os.close(writer)
 
 
+def test_closed_standard_input_is_named(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="Standard input is closed"):
+        open_source("-")
+
+
 def test_a_followed_file_that_is_replaced_by_a_pipe_is_named(tmp_path):
     """To open the pipe would be to wait without end."""
     path = tmp_path / "log.csv"

@@ -6,6 +6,7 @@ Each part is measured in a process of its own, in a folder in memory where there
 settings are the defaults, but for those below.
 """
 
+import gc
 import json
 import resource
 import subprocess
@@ -42,7 +43,8 @@ SETTINGS = {
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Bytes of memory that this process has, garbage apart."""
+    gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -58,14 +60,15 @@ def checkpoints(warm: int, more: int) -> dict[str, Any]:
             config,
             writer,
         ):
-            if piece.position in (warm, warm + more // 2, warm + more):
+            if piece.position >= warm and (piece.position - warm) % (more // 10) == 0:
                 sizes.append(resident())
-    first, middle, last = sizes
+    grown = [round((size - sizes[0]) / 1e6, 3) for size in sizes]
     return {
+        "warm": warm,
         "checkpoints": more,
-        "mb_before": round(first / 1e6, 2),
-        "mb_grown_in_first_half": round((middle - first) / 1e6, 3),
-        "mb_grown": round((last - first) / 1e6, 3),
+        "mb_before": round(sizes[0] / 1e6, 2),
+        "mb_grown": grown[-1],
+        "mb_grown_by_tenths": grown,
     }
 
 

@@ -164,6 +164,8 @@ def open_source(
     if str(source) == "-":
         if format == "parquet":
             raise InputError("Parquet cannot be read from standard input: save it to a file first.")
+        if sys.stdin is None:
+            raise InputError("Standard input is closed: give it something to read, or name a file.")
         name, file, follow = "standard input", sys.stdin.buffer, False
     else:
         name, file = str(path), _opened(path)

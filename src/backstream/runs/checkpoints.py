@@ -30,6 +30,8 @@ from backstream.errors import InputError, RunError
 from backstream.runs import atomic_files, formats
 
 ABOUT, STATE, SUMS = "about.json", "state.bin", "SHA256SUMS"
+ATTEMPTS = 3
+"""How often checkpoints are looked for that are replaced meanwhile by the process that writes the run."""
 
 
 class DamagedCheckpointError(RunError):
@@ -188,9 +190,13 @@ class Checkpoints:
         _compare(path, about.leaves, table)
         if about.leaves != table:
             raise DamagedCheckpointError(f"{where} is damaged: {ABOUT} names its arrays otherwise.")
-        if sum(leaf.size() for leaf in wanted) != (path / STATE).stat().st_size:
-            raise DamagedCheckpointError(f"{where} is damaged: {STATE} is not as long as its arrays.")
-        restored = dict(_restored(wanted, (path / STATE).read_bytes()))
+        try:
+            if sum(leaf.size() for leaf in wanted) != (path / STATE).stat().st_size:
+                raise DamagedCheckpointError(f"{where} is damaged: {STATE} is not as long as its arrays.")
+            content = (path / STATE).read_bytes()
+        except OSError as error:  # removed meanwhile
+            raise DamagedCheckpointError(f"{where} cannot be read: {error.strerror}.") from error
+        restored = dict(_restored(wanted, content))
         tree = jax.tree_util.tree_map_with_path(
             lambda names, leaf: restored.get(jax.tree_util.keystr(names), leaf), like
         )
@@ -199,13 +205,19 @@ class Checkpoints:
         return Checkpoint(about.position, tree, record)
 
     def newest(self, like: Any, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
-        """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged."""
-        positions = self.positions()
-        for position in reversed(positions):
-            try:
-                return self.load(position, like)
-            except DamagedCheckpointError as error:
-                warn(f"{error} The one before it is used instead.")
+        """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged. Where the
+        process that writes the run has meanwhile put others in their place, those are looked at."""
+        positions: list[int] = []
+        for _ in range(ATTEMPTS):
+            before, positions = positions, self.positions()
+            if positions == before:
+                break
+            for position in reversed(positions):
+                try:
+                    return self.load(position, like)
+                except DamagedCheckpointError as error:
+                    if self.path(position).exists():
+                        warn(f"{error} The one before it is used instead.")
         if positions:
             raise DamagedCheckpointError(f"Every checkpoint in {self.directory} is damaged: begin a new run.")
         return None
