@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from backstream.data.columns import Columns
-from backstream.data.sources import open_source
-from backstream.engine import environment
+from backstream.data.rows import Batch
+from backstream.data.sources import Source, open_source
+from backstream.engine import driver, environment
 from backstream.engine.driver import Loop
 from backstream.engine.model_errors import explained
 from backstream.errors import InputError, RunError
@@ -115,6 +116,41 @@ def test_a_rotation_counts_even_where_no_row_is_new(tmp_path):
     log.write_text(json.dumps({"at": "10", "y": 1.0}) + "\n")
     learn(run, log)
     assert read_filtered(run)["time"].to_pylist() == times(11)
+
+
+class Arriving(Source):
+    """Rows that come in batches of three."""
+
+    def __init__(self, count):
+        self.name, self._starts = "standard input", range(0, count, 3)
+
+    def batches(self, last_time=None):
+        for start in self._starts:
+            labels = [f"{i}" for i in range(start, start + 3)]
+            yield Batch(start, np.arange(start, start + 3)[:, None] / 3, None, labels)
+
+
+@pytest.mark.parametrize(("holds", "saved"), [("rest", 6), ("all", 0)])
+def test_rows_taken_from_a_pipe_are_read_before_it_stops(tmp_path, holds, saved):
+    """By Ctrl-C, SIGTERM or SIGHUP: they would not come again. Those of a file would."""
+    with closing(RunWriter(tmp_path / "run", CONFIG)) as writer:
+        reader = StubReader(False, EVERY)
+        for _ in Loop(reader, Arriving(6), CONFIG, writer, holds, stopped=lambda: True).run():
+            pass
+    assert max(Checkpoints(tmp_path / "run" / "checkpoints").positions(), default=0) == saved
+
+
+def test_the_clock_saves_too(tmp_path, monkeypatch):
+    """Every 10 seconds, here with 4 seconds between two batches of three rows: after the third."""
+    config = replace(CONFIG, saving=Saving(1000, checkpoint_seconds=10.0))
+    now, positions = [0.0], Checkpoints(tmp_path / "run" / "checkpoints").positions
+    monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
+    saved = []
+    with closing(RunWriter(tmp_path / "run", config)) as writer:
+        for _ in Loop(StubReader(False, 1000), Arriving(12), config, writer).run():
+            saved.append(max(positions(), default=0))
+            now[0] += 4
+    assert saved == [0, 0, 0, 9] and positions()[-1] == 12
 
 
 def test_another_compiler_is_noticed(tmp_path, monkeypatch):

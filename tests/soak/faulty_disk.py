@@ -54,9 +54,10 @@ class FaultyDisk:
                 self._full = True
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return
-        self._counts[f"{self._fault} at {name}"] += 1
+        torn = self._fault == "tear" and name == "write"
+        self._counts[f"{'kill' if self._fault == 'tear' and not torn else self._fault} at {name}"] += 1
         self._dead = True
-        if self._fault == "tear" and name == "write":
+        if torn:
             descriptor, content = arguments
             real(descriptor, content[: len(content) // 2])
         elif self._fault == "kill after":

@@ -82,8 +82,8 @@ def state_machine() -> str:
 def memory() -> str:
     found = parts("memory")
     part = found["checkpoints"]
-    text = f"{part['checkpoints']:,} checkpoints, one after each row, after {part['warm']:,} to warm up: the process grows "
-    text += f"by {part['mb_grown']:.2f} MB, from {part['mb_before']:.0f} MB.\n\n"
+    text = f"{part['checkpoints']:,} checkpoints, one after each row, after {part['warm']:,} to warm up: the process "
+    text += f"grows by {part['mb_grown']:.2f} MB, from {part['mb_before']:.0f} MB.\n\n"
     rows = [
         [f"{p['streams']:,}", f"{p['peak_gb']:.2f}", f"{p['checkpoint_mb']:,.0f}", f"{p['about_kb']:.0f}"]
         for name, p in found.items()
