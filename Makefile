@@ -12,16 +12,19 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-setup lint docs bench soak audit lock clean
+.PHONY: help demo test test-slow test-all test-setup lint docs bench soak audit lock clean
 
 help:  ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)  ## learn online from a simulated stream; ends with a table and a picture
 	$(BIN)/backstream demo
 
 test: $(INSTALLED)  ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+
+test-slow: $(INSTALLED)  ## run the slow tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow $(ARGS)
 
 test-all: $(INSTALLED)  ## run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

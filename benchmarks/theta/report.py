@@ -13,6 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "learning-models.md", DOCS / "images" / "learning-theta.png"
 DRAWN = {"volatility": "far"}
 """The start whose history is kept and drawn."""
+PYDPF = "0.0044", "0.040", "0.027"
+"""What its repository publishes for the same model."""
 TRUTHS = {"mu": -1.0, "phi": 0.97, "sigma": 0.2}
 
 
@@ -32,6 +34,8 @@ def render(results: Path) -> None:
     _put("streams", _streams(content["streams"]))
     _put("jumps", _jumps(content["jumps"]))
     _put("coverage", _coverage(content["coverage"]))
+    if "published volatility" in content:
+        _put("published", _published(content["published volatility"]))
     _draw(content["streams"])
 
 
@@ -63,6 +67,11 @@ def _streams(streams: dict[str, Any]) -> str:
 def _jumps(jumps: dict[str, dict[str, list[float]]]) -> str:
     header = ["model", "restart, the default", "horizon of 500 rows"]
     return table(header, [[name, *(f"{max(ways[way]):.4f}" for way in ways)] for name, ways in jumps.items()])
+
+
+def _published(errors: list[list[float]]) -> str:
+    means = [f"{sum(column) / len(column):.4f}" for column in zip(*errors, strict=True)]
+    return table(["mean absolute error", "α", "β", "σ"], [["learned online", *means], ["PyDPF", *PYDPF]])
 
 
 def _coverage(coverage: dict[str, float]) -> str:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from backstream.models.base import StateSpaceModel, prior_law, transition_law
@@ -44,6 +45,50 @@ def calibration(law: Any, states: Any, levels: Any) -> Float[np.ndarray, " n"]:
     """
     intervals = [law.interval(float(level)) for level in levels]
     return np.array([coverage(lower, upper, states) for lower, upper in intervals])
+
+
+class PredictiveScores(NamedTuple):
+    """How well rows were predicted before they were read. No true state is needed."""
+
+    rows: int
+    """That have a score."""
+    log_score: float
+    """The mean log density of a row given those before it, in nats."""
+    log_score_error: float
+    """Its standard error."""
+    coverage: list[float | None]
+    """For each column the share of values inside the central 90 % bands; None for labels, which have no order."""
+    pit_mean: list[float | None]
+    """For each column: 0.5 where predictions are honest."""
+    pit_variance: list[float | None]
+    """For each column: 1/12 where predictions are honest; more where they are too narrow."""
+    residual_correlation: list[float | None]
+    """For each column: of PIT values, as normal numbers, with those of the row before; 0 for exact predictions."""
+
+
+def predictive_scores(log_score: Any, pit: Any) -> PredictiveScores:
+    """A summary of the scores of rows [T] and their PIT values [T, dy], of which some may be NaN."""
+    log_score, pit = np.asarray(log_score, float), np.asarray(pit, float)
+    known = log_score[np.isfinite(log_score)]
+    error = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else np.nan
+    columns = [column[np.isfinite(column)] for column in pit.T]
+
+    def each(what: Any, least: int = 1) -> list[float | None]:
+        return [float(what(column)) if len(column) >= least else None for column in columns]
+
+    def correlation(column):
+        z = np.asarray(ndtri(np.clip(column, 1e-6, 1 - 1e-6)))
+        return np.mean(z[1:] * z[:-1])
+
+    return PredictiveScores(
+        len(known),
+        float(known.mean()) if len(known) else np.nan,
+        float(error),
+        each(lambda column: np.mean(np.abs(column - 0.5) < 0.45)),
+        each(np.mean),
+        each(lambda column: np.mean((column - 0.5) ** 2)),
+        each(correlation, 2),
+    )
 
 
 class ParticleLimit(NamedTuple):

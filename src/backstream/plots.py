@@ -169,6 +169,33 @@ def calibration(axes: Axes, levels: Any, coverages: Any) -> None:
     _legend(axes)
 
 
+def pit_histogram(axes: Axes, pits: Any, bins: int = 10) -> None:
+    """Where the rows lay in their predictions. Honest predictions make all columns equally high, but for chance: the
+    grey band holds a column with probability 95 %."""
+    known = np.asarray(pits, float).ravel()
+    known = known[np.isfinite(known)]
+    axes.hist(known, np.linspace(0, 1, bins + 1).tolist(), color=BLUE, alpha=0.7, density=True, label="rows")
+    half = 1.96 * np.sqrt((bins - 1) / max(len(known), 1))
+    axes.axhspan(1 - half, 1 + half, color=GREY, alpha=0.3, label="honest, 95 %")
+    axes.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
+    _legend(axes)
+
+
+def log_scores(axes: Axes, rows: Any, scores: Any, points: int = 60) -> None:
+    """The log score over the stream: means of equally many rows, and of each the standard error, doubled."""
+    rows, scores = np.asarray(rows), np.asarray(scores, float)
+    known = np.isfinite(scores)
+    parts = np.array_split(np.flatnonzero(known), min(points, max(1, int(known.sum()) // 5)))
+    parts = [part for part in parts if len(part) > 1]
+    means = np.array([scores[part].mean() for part in parts])
+    errors = np.array([scores[part].std(ddof=1) / np.sqrt(len(part)) for part in parts])
+    bars = {"color": BLUE, "markersize": 3, "linewidth": 1.0, "elinewidth": 0.8, "capsize": 2}
+    axes.errorbar([rows[part].mean() for part in parts], means, 2 * errors, fmt="o-", label="mean", **bars)
+    axes.set(xlabel="row", ylabel="log score, nats per row")
+    _legend(axes)
+
+
 def fan(
     axes: Axes,
     draws: Any,

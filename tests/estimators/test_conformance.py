@@ -97,7 +97,21 @@ def label(case):
     return "-".join([model, family, type(e).__name__, *(type(part).__name__ for part in parts if part is not None)])
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
+def is_slow(case):
+    """Whether a case is left to `make test-all`: where more than one part differs from the default, and where compiling
+    takes longest."""
+    _, family, e = case
+    if not isinstance(e, RecursiveScore):
+        return family == "guided" or isinstance(e, FixedLag)
+    parts, usual = (e.weights, e.sensitivity, e.baseline), (SelfNormalised, Forward, LeaveOneOut)
+    differ = sum(not isinstance(part, kind) for part, kind in zip(parts, usual, strict=True))
+    return differ > (0 if family == "guided" else 1)
+
+
+TIERED = [pytest.param(case, marks=pytest.mark.slow if is_slow(case) else ()) for case in CASES]
+
+
+@pytest.mark.parametrize("case", TIERED, ids=label)
 def test_conforms(case):
     """float32 stays float32; one compilation; a carry of fixed shapes; the same seed gives the same bits; vmap works;
     missing rows and coordinates are finite."""

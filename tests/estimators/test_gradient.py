@@ -27,6 +27,7 @@ from backstream.laws.gaussian import statistic
 from linear_gaussian import exact, family, model, observations, replicate, vector
 
 
+@pytest.mark.slow
 def test_bias_falls_like_one_over_n():
     """bias = b + a/N + c/N²: the regression finds a > 0 and b = 0. Error rate 1e-3 (|b| below 3.3 standard errors).
 
@@ -50,6 +51,7 @@ def test_bias_falls_like_one_over_n():
     assert spread[0] < 0.006, "or the test could not tell"
 
 
+@pytest.mark.slow
 def test_large_n_is_close_to_exact_and_sampled_weights_agree():
     """N = 2000: under 5 % with all weights; two backward draws, by either mechanism, within their standard errors.
 

@@ -165,6 +165,7 @@ def test_quantile_limit_notices_a_missing_entropy_term():
     assert np.linalg.norm(limit - gradient) > 0.3 * np.linalg.norm(gradient)
 
 
+@pytest.mark.slow
 def test_recursion_approaches_the_dense_elbo_and_its_gradient():
     """Random draws, T=3, d=1, N=100: ELBO and 6 gradient entries at the last t, over 10 seeds.
 

@@ -80,7 +80,7 @@ def estimates(estimator, runs, key):
     return jax.lax.map(one, jax.random.split(key, runs), batch_size=50)
 
 
-@pytest.mark.parametrize("true_dynamics", [False, True])
+@pytest.mark.parametrize("true_dynamics", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_elbo_and_gradient_are_those_of_quadrature(true_dynamics):
     """Three numbers. Their bias falls like 1/N: with 160 particles it is below a quarter of that with 20, and no more
     than four standard errors beyond; a right estimator fails in one of 5 000 seeds. The seed is fixed."""
@@ -99,7 +99,7 @@ def test_elbo_and_gradient_are_those_of_quadrature(true_dynamics):
 
 
 @pytest.mark.parametrize("backward", [bs.estimators.OwnKernels(), bs.estimators.TrueDynamics(3)])
-@pytest.mark.parametrize("components", [1, 2])
+@pytest.mark.parametrize("components", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_at_the_optimum_nothing_varies(backward, components):
     """Linear and Gaussian: q is the smoothing law, and V the log-likelihood at every sample, however few there are."""
     p = bs.LinearGaussian.random(2, 3, key=jax.random.key(0))

@@ -190,7 +190,7 @@ CHAOTIC = ChaoticRNN.random(3, key=jax.random.key(3))
         (RecursiveScore(N, MomentCorrected(), objective=Renewal(0.8)), model(), family()),
         (RecursiveScore(N, BackwardSampling(2), baseline=SameSample()), model(), family()),
         (RecursiveScore(N, baseline=NoBaseline()), model(), family()),
-        (RecursiveScore(N), CHAOTIC, Guided.from_model(CHAOTIC)),
+        pytest.param(RecursiveScore(N), CHAOTIC, Guided.from_model(CHAOTIC), marks=pytest.mark.slow),
     ],
     ids=["all", "corrected and renewed", "sampled", "bare", "reads the model"],
 )

@@ -131,6 +131,7 @@ def estimates(estimator, q, waits):
     return jax.vmap(whole, (0, None))(waits, KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(
     "estimator",

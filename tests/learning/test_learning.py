@@ -183,6 +183,7 @@ def test_bad_data_and_bad_configuration_are_named():
         Averaging(horizon=0.5)
 
 
+@pytest.mark.slow
 def test_offline_learning_reaches_the_likelihood():
     """Exact gradients: within 0.001 nats per step of the log-likelihood; the recursion, with exact weights, too."""
     p, ys = model(), observations()
@@ -211,7 +212,13 @@ def test_updates_inside_an_epoch():
     assert ends[0] != ends[1]
 
 
-@pytest.mark.parametrize("estimator", [RecursiveScore(30, MomentCorrected(), objective=Renewal(0.8)), FixedLag(8, 8)])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        RecursiveScore(30, MomentCorrected(), objective=Renewal(0.8)),
+        pytest.param(FixedLag(8, 8), marks=pytest.mark.slow),
+    ],
+)
 def test_a_stream_is_learned_and_the_monitor_agrees(estimator):
     """Chaotic RNN, d = 2: the averaged λ has a better unbiased ELBO than the start, and the learner says the same."""
     p = ChaoticRNN.random(2, key=KEY)
@@ -246,6 +253,7 @@ def test_monitor_warns_of_an_elbo_that_lies():
     assert "cannot be trusted" in warning
 
 
+@pytest.mark.slow
 def test_monitor_sees_an_observation_beyond_all_numbers():
     """Both sides say −∞, which is no disagreement, and NumPy has nothing to say."""
     p, q = model(), family()
@@ -261,6 +269,7 @@ def test_monitor_sees_an_observation_beyond_all_numbers():
     assert report.unbiased_elbo == -np.inf and not any("cannot be trusted" in warning for warning in report.warnings)
 
 
+@pytest.mark.slow
 def test_the_model_is_learned_too():
     """θ of a linear-Gaussian stream, started off by a third, comes within 0.1 of the truth; what is not free stays."""
     one = jnp.ones(1)
@@ -295,7 +304,10 @@ def test_constraints_are_bijections():
 
 @pytest.mark.parametrize(
     "estimator",
-    [RecursiveScore(50, sensitivity=Frozen()), Regression(50, KernelRidge(ridge=0.1), Frozen())],
+    [
+        RecursiveScore(50, sensitivity=Frozen()),
+        pytest.param(Regression(50, KernelRidge(ridge=0.1), Frozen()), marks=pytest.mark.slow),
+    ],
     ids=["score", "regression"],
 )
 def test_per_step_scheme_filters(estimator):

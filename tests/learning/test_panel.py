@@ -48,7 +48,9 @@ def assert_close(one, other):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("least_whole", [layout.LEAST_WHOLE, 1], ids=["working set", "in place"])
+@pytest.mark.parametrize(
+    "least_whole", [layout.LEAST_WHOLE, pytest.param(1, marks=pytest.mark.slow)], ids=["working set", "in place"]
+)
 def test_a_stream_in_a_panel_is_as_it_would_be_alone(least_whole, monkeypatch):
     """Own λ, ragged ticks, missing values; a slot is emptied and used again, the panel grows and shrinks meanwhile, and
     a slot without a row keeps its bits. In a working set of its slots, and on the slots themselves."""
@@ -86,7 +88,9 @@ def test_a_stream_in_a_panel_is_as_it_would_be_alone(least_whole, monkeypatch):
     assert np.abs(infos[2][5].mean - infos[3][5].mean).max() > 0.01
 
 
-@pytest.mark.parametrize("estimator", [WINDOW, RECURSION], ids=["window", "recursion"])
+@pytest.mark.parametrize(
+    "estimator", [WINDOW, pytest.param(RECURSION, marks=pytest.mark.slow)], ids=["window", "recursion"]
+)
 def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
     """Against a loop in Python: each stream's own carry under the common λ (and θ, with the recursion, which has a
     functional too), the mean of the gradients of those that have a row, one step of the optimiser, one of the average.

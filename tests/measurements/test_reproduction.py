@@ -40,6 +40,7 @@ def shortened(monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_fig1(shortened, monkeypatch):
     """From more than 0.3 nats below the log-likelihood to less than 0.05, with the oracle and with the score.
 
@@ -55,6 +56,7 @@ def test_fig1(shortened, monkeypatch):
     assert set(parts["time"]) == set(every)
 
 
+@pytest.mark.slow
 def test_fig2(shortened):
     """The default's ELBO on fresh data ends within 0.05 nats of the log-likelihood, and has risen."""
     parts, _ = shortened(fig2, dim=2, observations=4000, fresh=300, test=50, snapshots=[0, 1000, 4000])
@@ -63,6 +65,7 @@ def test_fig2(shortened):
     assert list(parts["default, seed 0"]["test"]["smoothed"]) == ["0", "1000", "4000"]
 
 
+@pytest.mark.slow
 def test_table1(shortened, monkeypatch):
     """After some epochs our score and trajectories are both far nearer to the limit than the raw observation is."""
     monkeypatch.setattr(table1, "NAMES", tuple(name for name in table1.NAMES if name.endswith("ours")))
@@ -73,6 +76,7 @@ def test_table1(shortened, monkeypatch):
         assert parts[f"{name}, seed 0"]["smoothing"] - limit["smoothing"] < 0.5 * (limit["raw"] - limit["smoothing"])
 
 
+@pytest.mark.slow
 def test_fig3(shortened, monkeypatch):
     """Updates inside epochs raise the ELBO, with the paper's settings: by 0.7 nats per step, whose noise is 0.1."""
     monkeypatch.setattr(fig3, "STYLES", {name: fig3.STYLES[name] for name in (fig3.INSIDE, fig3.PER_EPOCH)})
@@ -87,6 +91,7 @@ def test_fig3(shortened, monkeypatch):
     assert fig3.epochs_needed(curve["records"][:2], end=10.0, start=0.0) is None
 
 
+@pytest.mark.slow
 def test_table2(shortened):
     """Score and regression both filter better than the raw observation."""
     small = {"dim": 2, "length": 25, "width": 8, "updates": 100, "particles": 20, "block": 4, "limit_particles": 500}
@@ -96,6 +101,7 @@ def test_table2(shortened):
         assert parts["time"][name] > 0
 
 
+@pytest.mark.slow
 def test_table3(shortened, monkeypatch):
     """5 000 observations take away half of what our start has above the particle limit; nothing is refused.
 
@@ -114,6 +120,7 @@ def test_table3(shortened, monkeypatch):
     assert "0.278" in page and list(parts["default, seed 0"]["test"]["smoothed"]) == ["0", "5000"]
 
 
+@pytest.mark.slow
 def test_ablations(shortened, monkeypatch):
     """With the exact gradient in the place of the estimator: no bias, and learning ends at the log-likelihood.
 
@@ -127,6 +134,7 @@ def test_ablations(shortened, monkeypatch):
     assert abs(parts[f"{ablations.REFERENCE}, seed 0"]["gap"]) < 0.05
 
 
+@pytest.mark.slow
 def test_gradients(monkeypatch, tmp_path):
     """At the start of a linear-Gaussian stream: unbiased trajectories have no bias, the bench says; a gradient that is
     off by a half of itself has one of a half, and no noise. Seed fixed; the noise of the first is 0.3 of its length.
@@ -150,6 +158,7 @@ def test_gradients(monkeypatch, tmp_path):
     assert set(stages) == {"start", "late"}
 
 
+@pytest.mark.slow
 def test_learning(monkeypatch, tmp_path):
     """The window ends nearer to the limit than it starts, and the recursion to that of a filter that is told more."""
     made = {"chaotic": ("window", gradients.chaotic(2)), "larger": ("recursion", gradients.chaotic(4))}
@@ -168,6 +177,7 @@ def test_learning(monkeypatch, tmp_path):
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_the_filter_that_is_told_the_others():
     """With one coordinate there are no others, and it is a particle filter; with three they tell it next to nothing.
 

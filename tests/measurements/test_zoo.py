@@ -121,6 +121,7 @@ def test_grid_refuses_what_has_no_end(monkeypatch):
         Grid(margin=0.1, nodes=100).run(case.build(), data, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["trades", "wind"])
 def test_particles_agree_with_the_grid(name):
     """With 2048 particles and four keys, means differed by 0.03 to 0.06 posterior standard deviations, root mean square
@@ -141,6 +142,7 @@ def test_particles_agree_with_the_grid(name):
     assert abs(np.mean(found.log_score) - exact.log_score.mean()) < 0.01
 
 
+@pytest.mark.slow
 def test_chains_agree_with_kalman():
     """800 draws whose average converges faster than that of independent ones: their mean is off by less than 0.04
     posterior standard deviations, and by a few times that where the start of the window is wrong. The key is fixed.
@@ -234,6 +236,7 @@ def test_the_error_of_a_ratio():
     assert 0.6 < np.mean([part["error"] for part in found]) / spread < 1.6
 
 
+@pytest.mark.slow
 def test_comparison_and_page(tmp_path, monkeypatch):
     """From data to results, page and picture; results of other methods stay, those of another model's file do not."""
     monkeypatch.setenv("BACKSTREAM_BENCHMARKS", str(tmp_path / "cache"))

@@ -191,7 +191,8 @@ def hostile_run(folder, tables):
     (folder / "run").mkdir(exist_ok=True)
     (folder / "run" / "config.toml").write_text(config.text())  # its files are there already
     writer = RunWriter(folder / "run", config)
-    filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30)}
+    scores = {name: np.full(30, 0.5) for name in ("log_score", "pit_0", "residual_0")}
+    filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30), **scores}
     writer.add(pa.table(filtered), [])
     writer.commit(30, {"sum": np.zeros(())}, {"time": None})
     writer.close()
@@ -238,7 +239,7 @@ def arguments(command, run):
     for parameter in command.params:
         if parameter.name == "resume":
             given += ["--resume", "--out", run]
-        elif parameter.required:
+        elif parameter.required or (command.name == "evaluate" and parameter.name == "states"):
             value = values.get(parameter.metavar, run.parent / "obs.csv")
             given += [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
     return given

@@ -14,7 +14,8 @@ import typer
 from backstream._terminal import visible
 
 DEBUG = "BACKSTREAM_DEBUG"
-FAILURE, USAGE, INTERRUPTED = 1, 2, 128 + signal.SIGINT
+FAILURE, USAGE, NOT_USABLE, INTERRUPTED = 1, 2, 3, 128 + signal.SIGINT
+"""NOT_USABLE: the command did what it was asked to, but what was learned has failed."""
 
 
 def plainly(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,7 +48,7 @@ def forecast(
     from backstream.errors import InputError
     from backstream.runs.tables import check_suffix, write_result
 
-    from .open_run import open_run
+    from .open_run import open_run, say_verdict
 
     target = str(run / "forecast.parquet") if out is None else out
     if target != "-":
@@ -87,3 +87,4 @@ def forecast(
     if target != "-":
         which = f"row {opened.learned.position:,}" if streams == [None] else f"the last of {len(streams):,} streams"
         print(f"{horizon} rows after {which} in {target}.", file=sys.stderr)
+    say_verdict(opened.health)

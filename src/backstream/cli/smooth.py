@@ -30,7 +30,7 @@ def smooth(
     """
     from backstream.runs.tables import check_suffix, write_result
 
-    from .open_run import conclude, open_run
+    from .open_run import conclude, open_run, say_verdict
 
     target = str(run / "smoothed.parquet") if out is None else out
     if target != "-":
@@ -44,4 +44,5 @@ def smooth(
     write_result(table, target, opened.config.text(), raw)
     if target != "-":
         print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)
+    say_verdict(opened.health)
     conclude(opened)

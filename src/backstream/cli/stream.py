@@ -3,7 +3,6 @@
 import os
 import stat
 import sys
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from backstream._terminal import visible
 
-from .failures import Stop, plainly, silence_stdout
+from .failures import NOT_USABLE, Stop, plainly, silence_stdout
 from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
 
 
@@ -81,9 +80,16 @@ def stream(
         int | None,
         typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
     ] = None,
-    learn: Annotated[
+    no_learn: Annotated[
+        bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
+    ] = False,
+    fallback: Annotated[
         bool | None,
-        typer.Option("--learn/--no-learn", help="Learn, or only filter with the model as given. Default: --learn."),
+        typer.Option(
+            "--fallback/--no-fallback",
+            help="Report the posterior as it was before it learned, where that predicts better. Default: "
+            "--fallback; --no-fallback reports what was learned in any case.",
+        ),
     ] = None,
     method: Annotated[
         str | None,
@@ -95,20 +101,28 @@ def stream(
     rate: Annotated[
         float | None, typer.Option(help="Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
     ] = None,
+    rate_halved_after: Annotated[
+        int | None,
+        typer.Option(help="Rows after which the step size has halved; 0: constant. Default: 30000, 0 with --horizon."),
+    ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="Rows after which the posterior forgets. Default: 4000, and a falling rate."),
+        typer.Option(help="Rows after which the posterior forgets. Default: 4000, with a falling step size."),
     ] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
     learn_model: Annotated[
-        bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
+        bool | None, typer.Option("--learn-model", help="Learn all parameters of the model from the same stream.")
     ] = None,
-    learn_parameters: Annotated[
-        str | None, typer.Option(help="Learn these parameters of the model, as phi,sigma, and leave the others.")
+    learn: Annotated[
+        str | None,
+        typer.Option("--learn", metavar="NAMES", help="Learn these parameters of the model, as phi,sigma; or all."),
     ] = None,
     model_rate: Annotated[
         float | None, typer.Option(help="Step size of Adam for the model. Default: steps that need none.")
+    ] = None,
+    model_rate_halved_after: Annotated[
+        int | None, typer.Option(help="Rows after which that step size has halved; 0: constant. Default: 30000.")
     ] = None,
     model_horizon: Annotated[
         int | None, typer.Option(help="Rows after which the model's parameters forget. Default: never.")
@@ -142,13 +156,13 @@ def stream(
     """Learn online from a stream, each row used once, and write where the hidden state is as the rows come.
 
     Empty cells are missing values. A run that was stopped, by Ctrl-C or kill -9, goes on with --resume as if it had
-    not been.
+    not been. It ends with a verdict: good, learning, doubtful or failed; a run that failed ends with exit code 3.
 
     Example: backstream stream chaotic-rnn obs.csv --set dim=5 --out run/
 
     Example: sensor | backstream stream my_model.py:Drift - --columns x,y --time at | consumer
 
-    Example: backstream stream stochastic-volatility returns.csv --follow --learn-model --out run/ --resume
+    Example: backstream stream stochastic-volatility returns.csv --follow --learn phi,sigma --out run/ --resume
 
     Example: backstream stream chaotic-rnn plant.csv --set dim=2 --key sensor_id --time at --out run/
     """
@@ -158,17 +172,20 @@ def stream(
         "learning": {
             "family": family,
             "components": components,
-            "learn": learn,
+            "learn": False if no_learn else None,
+            "fallback": fallback,
             "method": method,
             "lag": lag,
             "trajectories": trajectories,
             "particles": particles,
             "rate": rate,
+            "rate_halved_after": rate_halved_after,
             "width": width,
             "seed": seed,
-            "learn_model": learn_model,
-            "learn_parameters": names(learn_parameters),
+            "learn_model": True if learn == "all" else learn_model,
+            "learn_parameters": None if learn == "all" else names(learn),
             "model_rate": model_rate,
+            "model_rate_halved_after": model_rate_halved_after,
             "model_horizon": model_horizon,
             "horizon": horizon,
             "monitor_every": monitor_every,
@@ -226,12 +243,15 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
     if asked.particle_devices > 1 and config.columns.key is None:
         raise InputError("--particle-devices needs --key: one large stream is a fleet of one.")
     jax_setup.start(config.precision)
-    _learn(asked, config, expected, stop)
+    verdict = _learn(asked, config, expected, stop)
     if stop.requested():
         raise typer.Exit(stop.exit_code())
+    if verdict is not None and verdict.kind == "failed":
+        raise typer.Exit(NOT_USABLE)
 
 
-def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
+def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
+    """The verdict in the end; None where no row was read."""
     from backstream.engine.driver import learn
     from backstream.engine.preparation import check_fit
     from backstream.engine.progress import ProgressLine
@@ -261,8 +281,10 @@ def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
     ):
         for piece in pieces:
             line.update(piece)
-            output.take(piece, line.say)
-    output.conclude()
+            output.take(piece)
+        verdict = pieces.verdict()
+    output.conclude(verdict)
+    return verdict
 
 
 def _opened(asked: _Request, config: Any, stop: Stop) -> Any:
@@ -295,19 +317,14 @@ class _Output:
 
     def __init__(self, asked: _Request, config: str):
         self._asked, self._config = asked, config
-        self._last = self._warnings = self._refused = 0
+        self._last = self._refused = 0
 
-    def take(self, piece: Any, say: Callable[[str], None]) -> None:
+    def take(self, piece: Any) -> None:
         from backstream.errors import RunError
         from backstream.runs.tables import write_rows
 
         begun, self._last = self._last > 0, piece.position
         self._refused += int(piece.rows.refused.sum())
-        for report in piece.reports:
-            for warning in report.warnings:
-                self._warnings += 1
-                whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
-                say(f"{whose} {report.t:,} rows: {warning}")
         if not self._asked.shown:
             return
         try:
@@ -320,13 +337,14 @@ class _Output:
             silence_stdout()
             raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
 
-    def conclude(self) -> None:
-        if self._asked.path is None:
-            return
-        health = "no warnings" if not self._warnings else f"{self._warnings} warnings"
+    def conclude(self, verdict: Any) -> None:
+        from .open_run import say_verdict
+
         counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were refused"
-        path = visible(str(self._asked.path))
-        print(f"{self._last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
+        after = "" if self._asked.path is None else f" Next: backstream inspect {self._asked.path}"
+        if after:
+            print(visible(f"{self._last:,} rows read{counted}.{after}"), file=sys.stderr)
+        say_verdict(verdict)
 
 
 def _printed(rows: Any) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from backstream.data.identity import Check, Prefix, row_contents
 from backstream.data.rows import Batch
 from backstream.data.sources import Source
 from backstream.errors import RunError
+from backstream.learning import Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
@@ -46,7 +47,7 @@ def learn(
     holds: Holds = "all",
     stopped: Callable[[], bool] = lambda: False,
     warn: Callable[[str], None] = lambda sentence: None,
-) -> Generator[Progress, None, None]:
+) -> "Learning":
     """Reads a source to its end, or until `stopped()`, telling of each piece.
 
     With a writer, what it already holds is continued, and everything is saved at every `checkpoint_every` rows, at the
@@ -59,7 +60,25 @@ def learn(
     else:
         reader = FleetReader(model, config, source.name, mesh)
     loop = Loop(reader, source, config, writer, holds, stopped, warn)
-    return loop.run(lambda error, row: explained(error, model, source.name, row))
+    return Learning(loop.run(lambda error, row: explained(error, model, source.name, row)), reader)
+
+
+class Learning(Iterator[Progress]):
+    """A source as it is learned from, piece by piece."""
+
+    def __init__(self, pieces: Generator[Progress, None, None], reader: Reader):
+        self._pieces, self._reader = pieces, reader
+
+    def __next__(self) -> Progress:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stops after the latest piece; what was learned is saved."""
+        self._pieces.close()
+
+    def verdict(self) -> Verdict | None:
+        """Whether what has been learned so far can be used. None before any row has been read."""
+        return self._reader.verdict()
 
 
 class Loop:
@@ -164,6 +183,10 @@ class Loop:
             self._prefix.add(row)
         for rejected in progress.rejected:
             self._set_aside(rejected)
+        for report in progress.reports:
+            whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
+            for warning in report.warnings:
+                self._warn(f"{whose} {report.t:,} rows: {warning}")
         self._position = progress.position
         self._last_time = next(filter(None, reversed(piece.times or [])), self._last_time)
         self._whole = True
@@ -213,6 +236,8 @@ class Loop:
             "first_reason": self._first_reason,
             "environment": environment.current(),
         }
+        verdict = self._reader.verdict()
+        record["verdict"] = None if verdict is None else verdict.record()
         self._whole = False  # a save that fails is not tried a second time
         self._writer.commit(self._position, self._reader.tree(), {**record, **self._reader.record()})
         self._whole, self._saved, self._saved_at = True, self._position, time.monotonic()

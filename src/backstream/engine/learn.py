@@ -1,15 +1,19 @@
 """Five lines to a result: learn from a source, and open what was learned."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 
 from backstream.data.arrays import as_table
 from backstream.data.columns import Columns
 from backstream.data.sources import ALL, open_source
 from backstream.errors import InputError
 from backstream.learning import FleetSettings, Settings
+from backstream.learning.parameters import ALL_PARAMETERS, steps_by_name
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config, Precision, Saving
 from backstream.runs.memory import MemoryRun
@@ -18,7 +22,7 @@ from backstream.runs.store import check_directory
 
 from .advance import Warn, advance, write
 from .memory_result import MemoryResult
-from .preparation import check_fit
+from .preparation import check_fit, require_writable
 from .result import Result
 from .run import Run
 
@@ -29,6 +33,7 @@ def learn(
     *,
     inputs: Any = None,
     out: str | Path | None = None,
+    learn: str | Sequence[str] | Mapping[str, Any] = (),
     settings: Settings | None = None,
     columns: Columns = ALL,
     saving: Saving | None = None,
@@ -45,7 +50,10 @@ def learn(
             or Parquet file.
         inputs: The known inputs of each row, [T, k] or [T]. Those of a file or a table may be columns of it instead.
         out: A run directory to write, as `backstream stream` does. Without it the result is in memory.
-        settings: What is learned, and how.
+        learn: Which parameters of the model are learned: names of its fields, "all", or a dictionary from names to
+            optax transformations, for steps of your own. A part of a field is named with a dot. By default none
+            unless the settings say so.
+        settings: What else is learned, and how.
         columns: Which columns are what, where they have names. With a `key` it is a run of many streams.
         saving: When and how `out` is written.
         fleet: How many streams are learned together.
@@ -62,7 +70,8 @@ def learn(
 
     Example:
         result = bs.learn(model, ys, inputs=us)
-        result = bs.learn(model, "obs.csv", out="run/", settings=bs.Settings(learn_model=True))
+        result = bs.learn(model, "obs.csv", out="run/", learn=["phi", "sigma"])
+        result = bs.learn(model, ys, learn={"phi": optax.adam(1e-3), "sigma": optax.sgd(1e-4)})
         result = bs.learn(model, "plant.csv", out="plant/", columns=bs.Columns(key="sensor_id"))
     """
     precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
@@ -71,10 +80,11 @@ def learn(
     config = Config(
         precision=precision,
         model=describe(model),
-        learning=settings or Settings(),
+        learning=_choosing(settings or Settings(), learn),
         columns=opened.columns,
         saving=saving or Saving(),
         fleet=fleet or FleetSettings(),
+        model_optimiser=_steps(model, learn) if isinstance(learn, Mapping) else None,
     )
     check_fit(model, config)
     if out is None:
@@ -84,10 +94,26 @@ def learn(
         kept = MemoryRun()
         advance(model, opened, config, kept, progress, warn, "rest")
         return MemoryResult(model, config, kept, ((source, inputs),))
+    require_writable(config)
     path = Path(out)
     check_directory(path, resume)
     write(model, path, config, opened, progress, warn, holds="all", resume=resume)
     return Run(path, model, ((source, inputs),))
+
+
+def _choosing(settings: Settings, learn: str | Iterable[str]) -> Settings:
+    """The settings with the parameters to learn."""
+    names = (learn,) if isinstance(learn, str) else tuple(learn)
+    if ALL_PARAMETERS in names:
+        return replace(settings, learn_model=True, learn_parameters=())
+    return replace(settings, learn_parameters=names) if names else settings
+
+
+def _steps(model: StateSpaceModel, learn: Mapping[str, Any]) -> optax.GradientTransformation | None:
+    try:
+        return steps_by_name(model, learn) if learn else None
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
 
 
 def load(path: str | Path, model: StateSpaceModel | str | None = None) -> Run:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstream.learning import Report
+from backstream.learning import Report, Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
@@ -14,6 +14,7 @@ from backstream.runs.memory import MemoryRun
 from backstream.runs.store import check_directory, write_run
 
 from .advance import Warn, advance, continued
+from .preparation import require_writable
 from .result import FilteredRows, Learned, Result
 from .run import Run, restore
 
@@ -33,6 +34,7 @@ class MemoryResult(Result):
 
     def save(self, path: str | Path) -> Run:
         """Writes a run directory, which `load` opens and `learn` goes on with."""
+        require_writable(self.config)
         check_directory(Path(path), resume=False)
         assert self._kept.checkpoint is not None
         write_run(
@@ -54,6 +56,11 @@ class MemoryResult(Result):
     @property
     def rejected(self) -> list[Rejected]:
         return self._kept.rejected
+
+    @property
+    def health(self) -> Verdict:
+        assert self._kept.checkpoint is not None
+        return Verdict.restored(self._kept.checkpoint.record["verdict"])
 
     @cached_property
     def learned(self) -> Learned:

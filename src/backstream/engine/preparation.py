@@ -10,6 +10,7 @@ from backstream.data.sources import listed
 from backstream.errors import InputError
 from backstream.families import BackwardFamily
 from backstream.learning import WatchedLearner, WatchedState, build
+from backstream.learning.parameters import free_parameters
 from backstream.models import StateSpaceModel, check_model
 from backstream.runs.config import Config
 
@@ -53,6 +54,17 @@ def check_fit(model: StateSpaceModel, config: Config) -> None:
             f"The model observes {shape.obs_dim} columns, but the source gives {len(columns.observed)} "
             f"({listed(list(columns.observed))}): choose them by name, or change the model's dimension."
         )
+    if config.learning.learns_model:
+        try:
+            free_parameters(model, config.learning.learn_parameters)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+def require_writable(config: Config) -> None:
+    """Raises InputError where a run has steps that are functions, and could not be opened again."""
+    if config.model_optimiser is not None:
+        raise InputError("Steps that are functions cannot be written into a run directory: keep this run in memory.")
 
 
 def prepare(model: StateSpaceModel, config: Config, inputs: Any) -> Prepared:
@@ -65,7 +77,7 @@ def prepare(model: StateSpaceModel, config: Config, inputs: Any) -> Prepared:
         u = None if inputs is None else np.asarray(inputs, config.precision)
         if expected != (None if u is None else u.shape):
             raise ValueError(f"The first row must have {expected or 'no'} inputs, not {inputs!r}.")
-        watched, q, key = build(model, config.learning, u)
+        watched, q, key = build(model, config.learning, u, config.model_optimiser)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
     row = np.full((1, len(columns.observed)), np.nan, config.precision)

@@ -18,7 +18,7 @@ from backstream.data.rows import Batch
 from backstream.data.sources import Format, open_source, read_all
 from backstream.errors import InputError
 from backstream.families import BackwardFamily
-from backstream.learning import Fleet, LearnerState, Report
+from backstream.learning import Fleet, LearnerState, Report, Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
@@ -116,6 +116,11 @@ class Result:
     @property
     def rejected(self) -> list[Rejected]:
         """The rows that could not be used, each with the reason."""
+        raise NotImplementedError
+
+    @property
+    def health(self) -> Verdict:
+        """Whether the result can be used: good, learning, doubtful or failed, with the reasons. It needs no model."""
         raise NotImplementedError
 
     def parameters(self) -> pa.Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from backstream.errors import InputError
-from backstream.learning import Fleet, Report
+from backstream.learning import Fleet, Report, Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.checkpoints import Checkpoint, Checkpoints
 from backstream.runs.config import Config
@@ -20,6 +20,7 @@ from backstream.runs.store import (
     read_filtered,
     read_rejected,
     read_reports,
+    read_verdict,
 )
 
 from .advance import Warn, continued, write
@@ -63,6 +64,13 @@ class Run(Result):
     @property
     def rejected(self) -> list[Rejected]:
         return read_rejected(self.path)
+
+    @property
+    def health(self) -> Verdict:
+        verdict = read_verdict(self.path, self.config)
+        if verdict is None:
+            raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+        return verdict
 
     @cached_property
     def learned(self) -> Learned:

@@ -6,10 +6,11 @@ import jax
 import numpy as np
 
 from backstream.data.rows import Batch
-from backstream.learning import WatchedState
+from backstream.learning import Report, Verdict, WatchedState
+from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
-from backstream.runs.logs import Rejected
+from backstream.runs.logs import Rejected, decode_report, report_record
 
 from .preparation import Prepared, prepare
 from .reader import Reader
@@ -25,13 +26,15 @@ class SingleReader(Reader):
         self._model, self._config = model, config
         self._prepared: Prepared | None = None
         self._state: WatchedState | None = None
+        self._latest: Report | None = None
 
     def blank(self, record: dict[str, Any]) -> Any:
         self._prepared = prepare(self._model, self._config, record.get("inputs"))
         return self._prepared.blank()
 
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
-        self._state = tree
+        self._state, latest = tree, record.get("latest")
+        self._latest = None if latest is None else decode_report(latest)
 
     def arrive(self, batch: Batch) -> None:
         pass
@@ -52,6 +55,8 @@ class SingleReader(Reader):
         if len(ys):
             self._state, infos, reports = watched.read(self._state, ys, inputs)
             collected.append(infos)
+            for report in reports:
+                self._latest = later(self._latest, report)
         infos = jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
         rows = Filtered(batch.first, batch.times, *(getattr(infos, name) for name in OF_ROWS))
         rejected = [
@@ -60,9 +65,15 @@ class SingleReader(Reader):
         ]
         return Progress(batch.first + len(batch), rows, reports, rejected)
 
+    def verdict(self) -> Verdict | None:
+        if self._prepared is None or self._state is None:
+            return None
+        return self._prepared.watched.verdict(self._state, self._latest, self._config.columns.observed)
+
     def tree(self) -> Any:
         return self._state
 
     def record(self) -> dict[str, Any]:
         assert self._prepared is not None
-        return {"inputs": self._prepared.first_inputs()}
+        latest = None if self._latest is None else report_record(self._latest)
+        return {"inputs": self._prepared.first_inputs(), "latest": latest}

@@ -20,6 +20,7 @@ from .averaging import Averaging
 from .parameters import ModelParameters
 from .predictive import Predictive, predictive_scores
 from .steps import Settling
+from .tally import Evidence, Tally
 from .unlearned import Unlearned
 
 
@@ -44,6 +45,8 @@ class LearnerState(NamedTuple):
     """a_t under the averaged λ, with the model at the averaged θ."""
     unlearned: Unlearned | None
     """The same family as it was before it learned, for families that score themselves; None for others."""
+    tally: Tally
+    """What the rows have shown of how good the result is."""
     refused: Array
     """How many observations have been refused, and how many of them just now, in a row."""
     refused_in_a_row: Array
@@ -88,12 +91,14 @@ class OnlineLearner(eqx.Module):
 
     `optimiser` descends, as optax does; it is fed minus the increment. `model_optimiser`, if given, makes θ move too
     (the estimator must then have `learn_model`), except what `free` leaves out: a further transformation,
-    or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others.
+    or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others;
+    `model_averaging`, if given, that of θ.
     `block` is the number of observations that one compiled call takes at most; results do not depend on it.
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
     refusals in a row the recursion starts anew from the next observation, with the λ it has. `num_draws` are taken of
-    the prediction of each row, for its PIT values and residuals; with none there are no such scores.
+    the prediction of each row, for its PIT values and residuals; with none there are no such scores. `fallback` says
+    that a family which scores itself is reported as it was before it learned, where that predicts the rows better.
 
         learner = OnlineLearner(model, estimator, optax.adam(1e-3))
         state = learner.init(q, key=key)
@@ -107,9 +112,11 @@ class OnlineLearner(eqx.Module):
     model_optimiser: optax.GradientTransformation | Settling | None = eqx.field(static=True, default=None)
     free: PyTree = None
     averaging: Averaging = Averaging()
+    model_averaging: Averaging | None = None
     block: int = eqx.field(static=True, default=256)
     patience: int = eqx.field(static=True, default=10)
     num_draws: int = eqx.field(static=True, default=32)
+    fallback: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         if self.block < 1:
@@ -226,11 +233,12 @@ class OnlineLearner(eqx.Module):
         lam, static = eqx.partition(state.q, eqx.is_inexact_array)
         old = Moved(lam, state.theta, state.optimiser, state.model_optimiser)
         kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), moved, old)
-        average, theta_average = self.averaging.update(
-            eqx.filter((state.average, state.theta_average), eqx.is_inexact_array), (kept.lam, kept.theta), state.t
-        )
+        average = self.averaging.update(eqx.filter(state.average, eqx.is_inexact_array), kept.lam, state.t)
         if isinstance(self.model_optimiser, Settling):
             theta_average = self.model_optimiser.estimate(kept.model_optimiser, kept.theta)
+        else:
+            averaging = self.averaging if self.model_averaging is None else self.model_averaging
+            theta_average = averaging.update(state.theta_average, kept.theta, state.t)
         return {
             "q": eqx.combine(kept.lam, static),
             "average": eqx.combine(average, static),
@@ -249,8 +257,9 @@ class OnlineLearner(eqx.Module):
         if isinstance(learned, ScoringFamily):
             score = learned.log_score(filters.learned)
         reported, mean, cov = score, *learned.moments(filters.learned)
+        gain = jnp.full_like(score, jnp.nan)
         if unlearned is not None:
-            unlearned = unlearned.next(state.t, filters.unlearned, score)
+            unlearned, gain = unlearned.next(state.t, filters.unlearned, score)
             beside = unlearned.q.log_score(filters.unlearned), *unlearned.q.moments(filters.unlearned)
             reported, mean, cov = unlearned.choose((score, mean, cov), beside)
         info = Info(
@@ -263,13 +272,17 @@ class OnlineLearner(eqx.Module):
             mean,
             jnp.sqrt(jnp.diag(cov)),
             jnp.where(finite, reported, jnp.nan),
-            *filters.predicted,
+            filters.predicted.pit,
+            filters.predicted.residual,
         )
+        lost = ~finite | ~_all_finite((mean, cov))
+        evidence = Evidence(lost, info.log_score, info.elbo, gain, filters.predicted)
         state = state._replace(
             t=state.t + 1,
             carry=carry,
             filtered=filters.learned,
             unlearned=unlearned,
+            tally=state.tally.add(evidence),
             refused=state.refused + ~finite,
             refused_in_a_row=jnp.where(finite, 0, state.refused_in_a_row + 1),
         )
@@ -334,7 +347,7 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
     carry, estimate = eqx.filter_eval_shape(lambda: learner.estimator.init(p, q, y, u, key=key))
     filtered, unlearned = _zeros(eqx.filter_eval_shape(lambda: q.init(p, u)), key), None
     if isinstance(q, ScoringFamily) and learner.estimator.learns_family:
-        unlearned = Unlearned(q, filtered, jnp.zeros((), estimate.increment.elbo.dtype))
+        unlearned = Unlearned.begin(q, filtered, learner.fallback, estimate.increment.elbo.dtype)
     zero = jnp.zeros((), jnp.uint32)
     state = LearnerState(
         zero,
@@ -348,6 +361,7 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
         _zeros(carry, key),
         filtered,
         unlearned,
+        Tally.begin(q.obs_dim, dtype_of(q)),
         zero,
         zero,
     )

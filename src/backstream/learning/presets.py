@@ -25,6 +25,7 @@ from .watched_learner import WatchedLearner
 
 RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
 MODEL_RATE = 1e-2
+HALVED_AFTER = 30_000
 LEAST = {"components": 1, "lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
 MOST = {"components": 2**10, "lag": 2**16, "trajectories": 2**16, "particles": 2**20, "width": 2**14}
 """Beyond these the arrays would take all memory: settings may come from a run that somebody else made."""
@@ -59,11 +60,12 @@ class Settings:
     gamma: float = 0.8
     """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
     rate: float | None = None
-    """The step size of Adam, which falls to a tenth over the first 270 000 observations. By default 1e-2 for the log
-    score, 3e-3 for the window, 1e-3 for the recursion."""
+    """The step size of Adam for λ. By default 1e-2 for the log score, 3e-3 for the window, 1e-3 for the recursion."""
+    rate_halved_after: int | None = None
+    """Rows after which that step size has halved: it falls like 1/(1 + t/rows), to a tenth. 0 for a constant one. By
+    default 30 000, and constant where there is a horizon."""
     horizon: int | None = None
-    """Rows after which λ forgets: its rate is then constant, and its average over so many rows. By default the rate
-    falls, and the average is over 4 000 rows in the end."""
+    """Rows after which λ forgets: the average is over so many rows. By default it is over 4 000 rows in the end."""
     width: int = 64
     """Hidden units of the network of a conjugate or recurrent family."""
     seed: int = 0
@@ -75,11 +77,15 @@ class Settings:
     model_rate: float | None = None
     """The step size of Adam for θ. By default, with the log score, steps that need none (`Settling`); 1e-2 with the
     window and the recursion."""
+    model_rate_halved_after: int | None = None
+    """For θ what `rate_halved_after` is for λ."""
     model_horizon: int | None = None
     """Rows after which θ forgets, to follow parameters that change. By default it forgets nothing as long as the rows
     agree with what was learned."""
     monitor_every: int = 500
     """How many observations the monitor looks at each time."""
+    fallback: bool = True
+    """Whether a posterior that predicts worse than it did before it learned is reported as it was then."""
 
     def __post_init__(self):
         for name, choices in (("family", get_args(Family)), ("method", (None, *get_args(Method)))):
@@ -108,12 +114,11 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a positive number, not {value}.")
-        for name, least in (("horizon", 1), ("model_horizon", WATCH_BLOCK)):
+        halved = "rate_halved_after", "model_rate_halved_after"
+        for name, least in (("horizon", 1), ("model_horizon", WATCH_BLOCK), *((name, 0) for name in halved)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least} rows, not {value}.")
-        if self.model_horizon is not None and self.model_rate is not None:
-            raise ValueError("model_rate is for Adam, model_horizon for steps without a rate: set one of them.")
 
     @property
     def learns_model(self) -> bool:
@@ -130,9 +135,15 @@ class Settings:
         return "window" if sum(leaf.size for leaf in jax.tree.leaves(moving)) > MOST_SCORED else "log-score"
 
 
-def default_learner(p: StateSpaceModel, settings: Settings | None = None, *, exact: bool = False) -> OnlineLearner:
+def default_learner(
+    p: StateSpaceModel,
+    settings: Settings | None = None,
+    *,
+    exact: bool = False,
+    model_optimiser: optax.GradientTransformation | None = None,
+) -> OnlineLearner:
     """Adam with clipped gradients and averaged iterates for λ, on the gradient that the settings choose; for θ, where
-    that gradient is the log score's, steps that need no tuning.
+    that gradient is the log score's, steps that need no tuning, unless there is a `model_optimiser`.
 
     The rate falls like 1/(1 + t/30 000), to a tenth of what it was: fast at first, and never so slow that a change of
     regime goes unlearned. With an `exact` family there is nothing to learn in λ. A guided family's λ, a factor of the
@@ -145,10 +156,12 @@ def default_learner(p: StateSpaceModel, settings: Settings | None = None, *, exa
     return OnlineLearner(
         p,
         _estimator(settings, method, exact, free),
-        _optimiser(rate, settings.horizon is None),
-        _model_optimiser(settings, method),
+        _optimiser(rate, _halved_after(settings.rate_halved_after, settings.horizon)),
+        _model_optimiser(settings, method) if model_optimiser is None else model_optimiser,
         free,
-        Averaging() if settings.horizon is None else Averaging(settings.horizon),
+        _averaging(settings.horizon),
+        _averaging(settings.model_horizon),
+        fallback=settings.fallback,
     )
 
 
@@ -157,9 +170,16 @@ def _model_optimiser(settings: Settings, method: Method) -> optax.GradientTransf
         return None
     if method == "log-score" and settings.model_rate is None:
         return Settling(horizon=settings.model_horizon)
-    if settings.model_horizon is not None:
-        raise ValueError(f"model_horizon needs the gradient of the log score, but the method is {method!r}.")
-    return _optimiser(MODEL_RATE if settings.model_rate is None else settings.model_rate)
+    rate = MODEL_RATE if settings.model_rate is None else settings.model_rate
+    return _optimiser(rate, _halved_after(settings.model_rate_halved_after, settings.model_horizon))
+
+
+def _halved_after(rows: int | None, horizon: int | None) -> int:
+    return (HALVED_AFTER if horizon is None else 0) if rows is None else rows
+
+
+def _averaging(horizon: int | None) -> Averaging:
+    return Averaging() if horizon is None else Averaging(float(horizon))
 
 
 def _estimator(settings: Settings, method: Method, exact: bool, free: PyTree) -> OnlineEstimator:
@@ -179,14 +199,21 @@ def _estimator(settings: Settings, method: Method, exact: bool, free: PyTree) ->
     )
 
 
-def build(p: StateSpaceModel, settings: Settings, u: Any = None) -> tuple[WatchedLearner, BackwardFamily, Array]:
+def build(
+    p: StateSpaceModel,
+    settings: Settings,
+    u: Any = None,
+    model_optimiser: optax.GradientTransformation | None = None,
+) -> tuple[WatchedLearner, BackwardFamily, Array]:
     """The default learner with its monitor, the family it starts from, and the key of its draws.
 
-    `u` holds the inputs of the first row, if the model has any. The same model and settings give the same bits.
+    `u` holds the inputs of the first row, if the model has any; `model_optimiser` steps for θ other than those of the
+    settings. The same model and settings give the same bits.
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
     q = _family(p, settings, u, key_family)
-    learner = default_learner(p, settings, exact=isinstance(q, ScoringFamily) and q.exact)
+    exact = isinstance(q, ScoringFamily) and q.exact
+    learner = default_learner(p, settings, exact=exact, model_optimiser=model_optimiser)
     return WatchedLearner(learner, Monitor(window=settings.monitor_every)), q, key_learner
 
 
@@ -201,11 +228,13 @@ def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array) -> Backw
     return Recurrent.create(shape.state_dim, shape.obs_dim, settings.width, key=key)
 
 
-def falling(rate: float, halved_after: float = 30_000.0, floor: float = 0.1) -> optax.Schedule:
+def falling(rate: float, halved_after: float = float(HALVED_AFTER), floor: float = 0.1) -> optax.Schedule:
     """rate / (1 + t / halved_after), but no less than floor · rate."""
     return lambda t: rate * jnp.maximum(floor, 1 / (1 + t / halved_after))
 
 
 @cache  # an optimiser is made of functions: two that do the same would be compiled for apart
-def _optimiser(rate: float, falls: bool = True) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(rate) if falls else rate))
+def _optimiser(rate: float, halved_after: int) -> optax.GradientTransformation:
+    """Adam, at a constant rate where `halved_after` is 0."""
+    schedule = falling(rate, float(halved_after)) if halved_after else rate
+    return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(schedule))

@@ -1,6 +1,6 @@
 """What a run is made with: defaults, then a configuration file, then flags; all of it validated and written down."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,9 +58,12 @@ class Config:
     saving: Saving = field(default_factory=Saving)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     """What counts where `columns.key` is set."""
+    model_optimiser: Any = None
+    """Steps for θ that are functions, an optax transformation. They cannot be written down: such a run stays in
+    memory."""
 
     def text(self) -> str:
-        return toml.dump(asdict(self))
+        return toml.dump(asdict(replace(self, model_optimiser=None)))
 
 
 def read_config(path: Path) -> Config:

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from backstream.errors import InputError, RunError
-from backstream.learning import Report
+from backstream.learning import Report, Verdict
 from backstream.runs import atomic_files, results
 
 from .checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
@@ -80,6 +80,26 @@ def read_reports(path: Path) -> list[Report]:
 def read_rejected(path: Path) -> list[Rejected]:
     """The rows that could not be used, oldest first."""
     return [rejected for _, rejected in decoded(path / REJECTED, decode_rejected)]
+
+
+def read_verdict(path: Path, config: Config) -> Verdict | None:
+    """That of the newest checkpoint that can be read, without its arrays; None where there is none."""
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.saving.keep)
+    for position in reversed(checkpoints.positions()):
+        try:
+            return verdict_of(checkpoints.about(position).record)
+        except DamagedCheckpointError:
+            continue
+    return None
+
+
+def verdict_of(record: dict[str, Any]) -> Verdict | None:
+    """The verdict in the record of a checkpoint."""
+    found = record.get("verdict")
+    try:
+        return None if found is None else Verdict.restored(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedCheckpointError(f"The verdict in a checkpoint makes no sense: {error}.") from error
 
 
 def of_run(path: Path, config: Config, like: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:

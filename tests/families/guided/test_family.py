@@ -226,6 +226,7 @@ def test_a_row_that_cannot_be_leaves_the_prediction():
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_cutting_where_the_transition_bends_helps(monkeypatch):
     """x/2 + 25 x/(1 + x²) + 8 cos(1.2 t), seen as x²/20: nearer to the exact means than the moments alone, and higher
     log scores. One fixed seed of 60 rows."""

@@ -122,6 +122,7 @@ def folded(x, u):
     return dist.Normal(jnp.abs(x), 0.4).to_event(1)
 
 
+@pytest.mark.slow
 def test_with_an_affine_transition_the_kernel_is_that_of_the_mixture():
     """q_{t-1|t}(x, ·) ∝ q_{t-1} m(·, x), at dense nodes."""
     p = Toy(folded)
@@ -160,6 +161,7 @@ def turning(x, u):
     return dist.Normal(0.9 * jnp.sin(x + 0.3 * jnp.roll(x, 1)), 0.3).to_event(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emit", [two_groups, four_directions])
 def test_models_whose_emission_reads_many_directions(emit):
     """No windows there, but cut components: the score is no worse than that of one component."""
@@ -175,6 +177,7 @@ def test_models_whose_emission_reads_many_directions(emit):
     assert scores[1].mean() > scores[0].mean() - 0.01
 
 
+@pytest.mark.slow
 def test_a_missing_row_is_predicted_only():
     p = Toy(folded)
     q = bs.GuidedMixture.from_model(p, components=2)
@@ -200,6 +203,7 @@ def test_a_row_that_is_not_possible_fails_and_leaves_the_prediction():
     np.testing.assert_allclose(q.moments(after)[0], 0.9 * q.moments(before)[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_log_score_has_the_derivative_of_the_likelihood():
     """Row by row, with respect to the noise: though windows and groups of pieces are found without derivatives, what is
     missing is 5 % at most."""
@@ -229,7 +233,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "absolute_value" else pytest.mark.slow) for name in CASES]
+)
 def test_several_modes(name):
     """Root mean squared errors and log scores with four components, nothing learned, next to those of the exact
     posterior. The seed is fixed. The smoother draws 2 000 trajectories: their noise adds 0.03 % to its error."""

@@ -23,13 +23,12 @@ from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate
 from backstream.families.base import BackwardFamily
 from backstream.learning.online import Info, LearnerState, OnlineLearner, _all_finite, _like, blank_infos, blank_state
+from backstream.learning.steps import LENGTHENING
 from backstream.models.density import check_inputs, check_model, check_observations
 
 from .sharding import PARTICLES, STREAMS, by_shard, check_mesh, deal, gathered
 from .tick_layout import Layout
 
-LENGTHENING = 64
-"""Rows up to which a tick of n takes a step √n times as long."""
 COMMON = ("q", "average", "theta", "theta_average", "optimiser", "model_optimiser")
 """What of a learner's state streams can have in common."""
 
@@ -239,7 +238,7 @@ def _build(panel: Panel, shards: int, local: int) -> PanelState:
     row, common = started, None
     if panel.common:
         row = started._replace(**dict.fromkeys(COMMON))
-        common = started._replace(key=None, carry=None, filtered=None, unlearned=None)
+        common = started._replace(key=None, carry=None, filtered=None, unlearned=None, tally=None)
 
     def repeat(leaf):
         if not eqx.is_array(leaf):
