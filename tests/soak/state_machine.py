@@ -191,17 +191,17 @@ def flip(file: Path, where: float, bit: int) -> None:
     file.write_bytes(content)
 
 
-def explore(examples: int, steps: int, **options: Any) -> None:
+def explore(number: int, examples: int, steps: int) -> None:
+    """Random examples; the same number gives the same ones."""
     checks, phases = list(HealthCheck), [Phase.generate]
-    chosen = settings(stateful_step_count=steps, deadline=None, suppress_health_check=checks, phases=phases, **options)
-    chosen = settings(chosen, max_examples=examples, database=None)
-    run_state_machine_as_test(Machine, settings=chosen)
+    chosen = settings(stateful_step_count=steps, deadline=None, suppress_health_check=checks, phases=phases)
+    seeded(number)(Machine)
+    run_state_machine_as_test(Machine, settings=settings(chosen, max_examples=examples, database=None))
 
 
 def soak(number: int) -> dict[str, Any]:
     while COUNTS["step"] < LEAST_STEPS:
-        seeded(number + COUNTS["step"])(Machine)
-        explore(20, 50)
+        explore(number + COUNTS["step"], 20, 50)
     return {"seed": number, "violations": 0, "counts": dict(sorted(COUNTS.items()))}
 
 
