@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .failures import plainly
-from .options import ModelOption, RunPath
+from .options import ModelOption, RawOption, RunPath
 
 
 @plainly
@@ -33,6 +33,7 @@ def forecast(
         list[str] | None, typer.Option(help="With many streams: the stream to forecast. May be repeated. Default: all.")
     ] = None,
     model: ModelOption = None,
+    raw: RawOption = False,
 ) -> None:
     """Forecast the next states and observations.
 
@@ -84,7 +85,7 @@ def forecast(
                 label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
                 parts[label] = table[name]
         tables.append(pa.table(parts))
-    write_result(pa.concat_tables(tables), target, opened.config.text())
+    write_result(pa.concat_tables(tables), target, opened.config.text(), raw)
     if target != "-":
         which = f"row {opened.learned.position:,}" if streams == [None] else f"the last of {len(streams):,} streams"
         print(f"{horizon} rows after {which} in {target}.", file=sys.stderr)

@@ -49,7 +49,7 @@ def inspect(
         "last_time": None if newest is None else newest.record.get("time"),
         "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
-        "streams": None if newest is None or "fleet" not in newest.record else len(newest.record["fleet"]["streams"]),
+        "streams": None if newest is None or "fleet" not in newest.record else newest.record["fleet"]["streams"],
         "rejected": 0 if newest is None else newest.record.get("rejected", 0),
         "first_reason": "" if newest is None else newest.record.get("first_reason", ""),
         "health": None if verdict is None else verdict.record(),

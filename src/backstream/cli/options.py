@@ -38,6 +38,10 @@ ModelOption = Annotated[
         "backstream trust.",
     ),
 ]
+RawOption = Annotated[
+    bool,
+    typer.Option("--raw", help="Leave text in CSV as it is, also where a spreadsheet or a terminal would act on it."),
+]
 PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. Default: float32.")]
 
 

@@ -170,7 +170,8 @@ def _draw_states(axes: Any, shown: _Shown, truth: Any, last: int) -> None:
         plots.band(axes, lower, upper, middle, "forecast, 90 % band", plots.GREEN, "-.", times[count:])
     if truth is not None:
         axes.plot(times[start:count], truth[start:], color=plots.BLACK, linewidth=0.9, label="truth")
-    axes.set_xlabel(visible(("row" if texts is None else "") + ("" if shown.stream is None else f" of {shown.stream}")))
+    of = "" if shown.stream is None else f" of {shown.stream}"
+    axes.set_xlabel(visible(("row" if texts is None else "") + of), parse_math=False)
     axes.set_ylabel(f"state {shown.coordinate}")
     axes.margins(x=0.01)
     axes.legend(fontsize="small", frameon=False, ncols=4, loc="upper left")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .failures import plainly
-from .options import FormatOption, ModelOption, RunPath, SourceName
+from .options import FormatOption, ModelOption, RawOption, RunPath, SourceName
 
 
 @plainly
@@ -20,6 +20,7 @@ def smooth(
     ] = None,
     format: FormatOption = None,
     model: ModelOption = None,
+    raw: RawOption = False,
 ) -> None:
     """Estimate the state at every row, given all rows.
 
@@ -41,7 +42,7 @@ def smooth(
     for name, values in (("time", batch.times), ("key", batch.keys)):
         if values is not None:
             table = table.add_column(1, name, [values])
-    write_result(table, target, opened.config.text())
+    write_result(table, target, opened.config.text(), raw)
     if target != "-":
         print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)
     say_verdict(opened.health)

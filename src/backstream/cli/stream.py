@@ -159,7 +159,10 @@ def stream(
     ] = None,
     keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep. Default: 3.")] = None,
     keep_results: Annotated[
-        int | None, typer.Option(help="How many of the latest rows of results stay, at least. Default: 0, all.")
+        str | None,
+        typer.Option(
+            help="How much of the latest results stays: rows (100000), an age (7d) or a size (2GB). Default: all."
+        ),
     ] = None,
     particle_devices: Annotated[
         int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")

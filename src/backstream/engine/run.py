@@ -100,7 +100,7 @@ class Run(Result):
     def save(self, path: str | Path) -> "Run":
         """Copies the run to another directory."""
         check_directory(Path(path), resume=False)
-        shutil.copytree(self.path, Path(path), dirs_exist_ok=True)
+        shutil.copytree(self.path, Path(path), symlinks=True, dirs_exist_ok=True)  # what links lead to stays there
         return Run(path, self._given_model(), self._given)
 
     def _given_model(self) -> StateSpaceModel:

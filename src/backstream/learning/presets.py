@@ -27,6 +27,8 @@ RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
 MODEL_RATE = 1e-2
 HALVED_AFTER = 30_000
 LEAST = {"components": 1, "lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
+MOST = {"components": 2**10, "lag": 2**16, "trajectories": 2**16, "particles": 2**20, "width": 2**14}
+"""Beyond these the arrays would take all memory: settings may come from a run that somebody else made."""
 MOST_SCORED = 64
 """Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
 
@@ -100,6 +102,10 @@ class Settings:
             value = getattr(self, name)
             if value != "auto" and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            if value != "auto" and value > most:
+                raise ValueError(f"{name} must be at most {most}, not {value}.")
         if self.method == "log-score" and self.family != "guided":
             raise ValueError(f"The family {self.family!r} has no log score: choose the method 'window' or 'recursion'.")
         if self.several and (self.family != "guided" or self.method not in (None, "log-score")):
