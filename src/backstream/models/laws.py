@@ -105,7 +105,8 @@ def covariance_of(law: Law) -> Float[Array, "n n"]:
     """The covariance matrix. numpyro's of a multivariate Student-t law is (df − 2) / df times it."""
     cov = jnp.asarray(law.covariance_matrix)
     if isinstance(law, dist.MultivariateStudentT):
-        return jnp.where(law.df > 2, law.df / (law.df - 2), jnp.inf) * cov
+        df = jnp.asarray(law.df)
+        return jnp.where(df > 2, df / (df - 2), jnp.inf) * cov
     return cov
 
 
