@@ -384,7 +384,7 @@ class _Shard:
             slots, total, infos = jax.lax.fori_loop(*between, chunk, (slots, none, infos))
             if common is not None:
                 flat, unravel = ravel_pytree(total)  # one exchange, not one for each array of λ
-                common = self._move(common, *unravel(jax.lax.psum(flat, STREAMS)))
+                common = moved(self.learner, common, *unravel(jax.lax.psum(flat, STREAMS)))
             return slots, eqx.filter(common, eqx.is_array), infos
 
         slots, common = eqx.filter(state.slots, eqx.is_array), eqx.filter(state.common, eqx.is_array)
@@ -422,19 +422,20 @@ class _Shard:
         state = state._replace(key=row.key, **dict.fromkeys(COMMON))
         return eqx.filter(state, eqx.is_array), gradient, finite, info
 
-    def _move(self, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
-        """λ and θ after a tick: along the mean gradient of those that had a row in it."""
-        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
-        length = jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float))
-        moved, finite = self.learner._move(common, mean, length, jnp.maximum(count, 1))
-        counted = count > 0
-        after = common._replace(
-            **self.learner._averaged(common, moved, finite),
-            t=common.t + 1,
-            refused=common.refused + ~finite,
-            refused_in_a_row=jnp.where(finite, 0, common.refused_in_a_row + 1),
-        )
-        return jax.tree.map(lambda a, b: jnp.where(counted, a, b) if eqx.is_array(a) else a, after, common)
+
+def moved(learner: OnlineLearner, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
+    """λ and θ after a tick, under jit: along the mean gradient of those that had a row in it."""
+    mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
+    length = jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float))
+    step, finite = learner._move(common, mean, length, jnp.maximum(count, 1))
+    counted = count > 0
+    after = common._replace(
+        **learner._averaged(common, step, finite),
+        t=common.t + 1,
+        refused=common.refused + ~finite,
+        refused_in_a_row=jnp.where(finite, 0, common.refused_in_a_row + 1),
+    )
+    return jax.tree.map(lambda a, b: jnp.where(counted, a, b) if eqx.is_array(a) else a, after, common)
 
 
 def _nothing(learner: OnlineLearner, common: LearnerState) -> Estimate:
