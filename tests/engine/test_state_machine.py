@@ -108,6 +108,9 @@ class StubReader(Reader):
         rejected = [Rejected(batch.first + i, None, problem.reason, problem.content) for i, problem in problems]
         return Progress(batch.first + len(batch), rows, reports, rejected)
 
+    def verdict(self):
+        return None
+
     def tree(self) -> Any:
         return {"state": np.frombuffer(self._state, np.uint8)}
 

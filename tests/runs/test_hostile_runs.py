@@ -235,7 +235,7 @@ def arguments(command, run):
         elif parameter.required:
             value = values.get(parameter.metavar, run.parent / "obs.csv")
             given += [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
-    return given
+    return [*given, "--states", run.parent / "obs.csv"] if command.name == "evaluate" else given
 
 
 def test_every_command_is_walked():

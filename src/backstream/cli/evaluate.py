@@ -43,29 +43,29 @@ def evaluate(
     """
     from dataclasses import asdict
 
-    import numpy as np
-
     from backstream import metrics
-    from backstream.errors import InputError
+    from backstream.errors import InputError, RunError
+    from backstream.runs.results import scores_of
     from backstream.runs.store import open_config, read_filtered, read_verdict
 
     from .open_run import conclude, open_run, say_verdict
 
-    config, filtered = open_config(run), read_filtered(run)
-    pits = [name for name in filtered.column_names if name.startswith("pit_")]
-    predicted = metrics.predictive_scores(filtered["log_score"], np.column_stack([filtered[name] for name in pits]))
-    opened, lines, judged = None, [], 0
+    config, opened, lines, judged = open_config(run), None, [], 0
     if states is not None:
         opened = open_run(run, model)
-        lines, judged = _errors(opened, filtered, states, source, format, limit)
+        lines, judged = _errors(opened, states, source, format, limit)
     elif source is not None or limit:
         raise InputError("--source and --limit need the true states: --states FILE.")
+    scores = scores_of(read_filtered(run))
+    if scores is None:
+        raise RunError(f"The results in {run} have no scores of the rows: they are not those of this version.")
+    predicted = metrics.predictive_scores(*scores)
     verdict = read_verdict(run, config)
     if as_json:
         found = {name: {"rmse": error, "coverage": covered} for name, error, covered in lines}
-        scores = {name: None if value != value else value for name, value in predicted._asdict().items()}
+        told = {name: None if value != value else value for name, value in predicted._asdict().items()}
         health = None if verdict is None else verdict.record()
-        json.dump(found | {"predictive": scores, "health": health, "config": asdict(config)}, sys.stdout, indent=1)
+        json.dump(found | {"predictive": told, "health": health, "config": asdict(config)}, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         _show_scores(predicted, config.columns.observed)
@@ -76,9 +76,7 @@ def evaluate(
         conclude(opened)
 
 
-def _errors(
-    opened: Any, filtered: Any, states: Path, source: Path | None, format: Any, limit: int
-) -> tuple[list[Line], int]:
+def _errors(opened: Any, states: Path, source: Path | None, format: Any, limit: int) -> tuple[list[Line], int]:
     """What the true states say, and of how many rows."""
     from statistics import NormalDist
 
@@ -88,7 +86,7 @@ def _errors(
     from backstream.data.sources import open_source, read_all
     from backstream.errors import InputError
 
-    truth = read_all(open_source(states, dtype="float64")).ys
+    truth, filtered = read_all(open_source(states, dtype="float64")).ys, opened.filtered.table
     rows, d = filtered["row"].to_numpy(), opened.learned.q.state_dim
     if truth.shape[1] != d:
         raise InputError(f"{states} has {truth.shape[1]} numeric columns, but the model has {d} states.")

@@ -45,7 +45,7 @@ def plot(
     from backstream import metrics, plots
     from backstream.data.sources import open_source, read_all
     from backstream.errors import InputError, RunError
-    from backstream.runs.results import read_parquet
+    from backstream.runs.results import read_parquet, scores_of
     from backstream.runs.store import open_config, read_filtered, read_reports, read_verdict
 
     from .open_run import say_verdict
@@ -114,10 +114,13 @@ def plot(
         plots.calibration(axes[0, 1], levels, {"filtered": coverages})
     else:
         axes[0, 1].set_axis_off()
-    pits = [name for name in filtered.column_names if name.startswith("pit_")]
-    of_rows = np.asarray(filtered["row"])
-    plots.pit_histogram(axes[0, 2], np.column_stack([filtered[name].to_numpy() for name in pits]))
-    plots.log_scores(axes[1, 2], of_rows, filtered["log_score"].to_numpy())
+    scores = scores_of(filtered)
+    if scores is None:
+        for empty in axes[:, 2]:
+            empty.set_axis_off()
+    else:
+        plots.log_scores(axes[1, 2], filtered["row"].to_numpy(), scores[0])
+        plots.pit_histogram(axes[0, 2], scores[1])
     axes[0, 0].set(xlabel="row" if key is None else f"row of {stream}", ylabel=f"state {coordinate}")
     axes[0, 0].legend(fontsize="small")
     if reports:

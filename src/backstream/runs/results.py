@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -40,6 +41,14 @@ def read_results(folder: Path) -> pa.Table:
             if parts == before or attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
+
+
+def scores_of(table: pa.Table) -> tuple[np.ndarray, np.ndarray] | None:
+    """The log score of each row [T] and its PIT values [T, dy]; None where results have none."""
+    pits = [name for name in table.column_names if name.startswith("pit_")]
+    if "log_score" not in table.column_names or not pits:
+        return None
+    return table["log_score"].to_numpy(), np.column_stack([table[name].to_numpy() for name in pits])
 
 
 def read_parquet(path: Path) -> pa.Table:
