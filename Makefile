@@ -48,9 +48,8 @@ bench: $(INSTALLED)  ## time a step against its limit, other estimators and its 
 	$(BIN)/backstream bench
 
 soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
-	for soak in crashes hostile_data fuzz_readers long_streams; do $(BIN)/python -m tests.soak.$$soak || exit 1; done
+	for soak in crashes hostile_data fuzz_readers state_machine memory long_streams; do $(BIN)/python -m tests.soak.$$soak || exit 1; done
 	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/engine/test_reliability.py -k configuration
-	$(BIN)/python tests/engine/test_state_machine.py
 	$(BIN)/python -m tests.soak.report
 
 audit: $(INSTALLED)  ## look the locked packages up among known vulnerabilities, where that can be reached

@@ -73,6 +73,7 @@ def test_from_simulation_to_forecast(tmp_path):
     (folder / "forecast.parquet").write_bytes((folder / "smoothed.parquet").read_bytes())
     refused = here("plot", folder, check=1).stderr
     assert "forecast.parquet has no columns state_lower_0, state_upper_0, state_mean_0" in refused
+    (folder / "forecast.parquet").unlink()
     (folder / "smoothed.parquet").write_bytes(b"PAR1")
     assert "smoothed.parquet cannot be read" in here("plot", folder, check=1).stderr
     words = here("inspect", folder).stdout

@@ -18,24 +18,27 @@ Line = tuple[str, float, float | None]
 def evaluate(
     run: RunPath,
     states: Annotated[
-        Path | None, typer.Option(help="A file with the true states, a numeric column for each, where they are known.")
+        Path | None, typer.Option(help="A file with the true states, one numeric column for each, if they are known.")
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="With --states: the observations, to judge the final result on all of them, smoothed too."),
+        typer.Option(help="With --states: the observations, to also evaluate the final result, filtered and smoothed."),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=0, help="With --source: particles of a particle smoother, the best possible. 0: none.")
+        int,
+        typer.Option(min=0, help="With --source: particles of a particle smoother, for comparison. Default: 0, off."),
     ] = 0,
     format: FormatOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for a script.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
     model: ModelOption = None,
 ) -> None:
-    """How well each row was predicted before it was read: log scores, coverage of 90 % bands, PIT values.
+    """Evaluate the predictions and, if known, the states.
 
-    With the true states also root mean square errors and coverage of 90 % intervals, beside the raw observation and the
-    best possible. The first line judges the states as they were estimated while the stream was read; the later ones
-    what was learned in the end.
+    Each row is compared with its prediction from the rows before: log scores, coverage of 90 % bands, PIT values.
+
+    With --states, also print root mean square errors of the states and the coverage of 90 % intervals, and compare them
+    with the raw observations and a particle smoother. "filtered while learning" uses the estimates made during the
+    stream. "as learned" uses the final result for all rows.
 
     Example: backstream evaluate run/
 
@@ -43,29 +46,29 @@ def evaluate(
     """
     from dataclasses import asdict
 
+    import numpy as np
+
     from backstream import metrics
-    from backstream.errors import InputError, RunError
-    from backstream.runs.results import scores_of
-    from backstream.runs.store import open_config, read_filtered, read_verdict
+    from backstream.errors import InputError
+    from backstream.runs.store import open_config, read_verdict
 
-    from .open_run import conclude, open_run, say_verdict
+    from .open_run import conclude, open_run, read_scored, say_verdict
 
-    config, opened, lines, judged = open_config(run), None, [], 0
+    config, filtered = open_config(run), read_scored(run)
+    pits = [name for name in filtered.column_names if name.startswith("pit_")]
+    predicted = metrics.predictive_scores(filtered["log_score"], np.column_stack([filtered[name] for name in pits]))
+    opened, lines, judged = None, [], 0
     if states is not None:
         opened = open_run(run, model)
-        lines, judged = _errors(opened, states, source, format, limit)
+        lines, judged = _errors(opened, filtered, states, source, format, limit)
     elif source is not None or limit:
         raise InputError("--source and --limit need the true states: --states FILE.")
-    scores = scores_of(read_filtered(run))
-    if scores is None:
-        raise RunError(f"The results in {run} have no scores of the rows: they are not those of this version.")
-    predicted = metrics.predictive_scores(*scores)
     verdict = read_verdict(run, config)
     if as_json:
         found = {name: {"rmse": error, "coverage": covered} for name, error, covered in lines}
-        told = {name: None if value != value else value for name, value in predicted._asdict().items()}
+        scores = {name: None if value != value else value for name, value in predicted._asdict().items()}
         health = None if verdict is None else verdict.record()
-        json.dump(found | {"predictive": told, "health": health, "config": asdict(config)}, sys.stdout, indent=1)
+        json.dump(found | {"predictive": scores, "health": health, "config": asdict(config)}, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         _show_scores(predicted, config.columns.observed)
@@ -76,7 +79,9 @@ def evaluate(
         conclude(opened)
 
 
-def _errors(opened: Any, states: Path, source: Path | None, format: Any, limit: int) -> tuple[list[Line], int]:
+def _errors(
+    opened: Any, filtered: Any, states: Path, source: Path | None, format: Any, limit: int
+) -> tuple[list[Line], int]:
     """What the true states say, and of how many rows."""
     from statistics import NormalDist
 
@@ -86,7 +91,7 @@ def _errors(opened: Any, states: Path, source: Path | None, format: Any, limit: 
     from backstream.data.sources import open_source, read_all
     from backstream.errors import InputError
 
-    truth, filtered = read_all(open_source(states, dtype="float64")).ys, opened.filtered.table
+    truth = read_all(open_source(states, dtype="float64")).ys
     rows, d = filtered["row"].to_numpy(), opened.learned.q.state_dim
     if truth.shape[1] != d:
         raise InputError(f"{states} has {truth.shape[1]} numeric columns, but the model has {d} states.")
