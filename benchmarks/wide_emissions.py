@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from experiments.harness import console, machine
 
 from backstream import StateSpaceModel
 from benchmarks.zoo import gaussian_filters, guided
@@ -24,6 +23,7 @@ from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.references.tempered import tempered_filter
 from benchmarks.zoo.scores import Z90, coverage, normalised_rmse
+from experiments.harness import console, machine
 
 RESULTS = Path(__file__).parent / "results" / "wide_emissions.json"
 ROWS = 100
