@@ -12,7 +12,7 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-setup lint docs bench soak audit lock clean
+.PHONY: help demo test test-slow test-all test-setup mutants lint docs bench soak audit lock clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	$(BIN)/ruff format --check .
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+mutants: $(INSTALLED)  ## make small errors in the package one by one, and report how many the tests notice; half an hour
+	$(BIN)/python -m tools.mutants
 
 docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing name is an error
 	$(BIN)/zensical build --clean --strict

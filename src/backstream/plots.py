@@ -37,6 +37,17 @@ def band(
     axes.plot(times, np.asarray(mean), style, color=colour, linewidth=1.2, label=label)
 
 
+def regions(axes: Axes, pieces: Any, mean: Any, label: str, colour: str, times: Any = None) -> None:
+    """A mean with its regions of highest density, [T, k, 2], as `regions` of a law returns them for a coordinate. Where
+    some are in several pieces, each row is drawn by itself."""
+    times, pieces = _times(times, len(mean)), np.asarray(pieces)
+    for lower, upper in np.moveaxis(pieces, 0, 2):
+        there = ~np.isnan(lower)
+        step = None if pieces.shape[1] == 1 else "mid"
+        axes.fill_between(times, lower, upper, where=there, step=step, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(times, np.asarray(mean), "-", color=colour, linewidth=1.2, label=label)
+
+
 def states(
     axes: Axes,
     filtered: Any,
@@ -49,17 +60,18 @@ def states(
 ) -> None:
     """One coordinate: smoothed with its band, filtered as a line, the truth and the observations if known.
 
-    `filtered` and `smoothed` are `Marginals`. Observations far outside the picture are drawn at its edge, missing ones
-    not at all. `times` are numbers or dates, one for each row.
+    `filtered` and `smoothed` are `Marginals`, or `MixtureMarginals`, whose band may be in several pieces. Observations
+    far outside the picture are drawn at its edge, missing ones not at all. `times` are numbers or dates, one for each
+    row.
     """
     times = _times(times, len(smoothed.mean))
-    lower, upper = (np.asarray(end)[:, coordinate] for end in smoothed.interval(level))
-    low, high = _limits(lower, upper, *([] if truth is None else [np.asarray(truth)[:, coordinate]]))
+    pieces = np.asarray(smoothed.regions(level))[:, coordinate]
+    low, high = _limits(pieces, *([] if truth is None else [np.asarray(truth)[:, coordinate]]))
     if observed is not None:
         y = np.clip(np.asarray(observed)[:, coordinate], low, high)
         axes.plot(times, y, ".", color=GREY, markersize=3, label="observations")
     mean = np.asarray(smoothed.mean)[:, coordinate]
-    band(axes, lower, upper, mean, f"smoothed, {_percent(level)} band", BLUE, times=times)
+    regions(axes, pieces, mean, f"smoothed, {_percent(level)} band", BLUE, times)
     axes.plot(times, np.asarray(filtered.mean)[:, coordinate], "--", color=ORANGE, linewidth=0.9, label="filtered")
     if truth is not None:
         axes.plot(times, np.asarray(truth)[:, coordinate], color=BLACK, linewidth=0.9, label="truth")

@@ -114,7 +114,7 @@ def test_a_pipe_whose_reader_goes_away(uninterrupted, tmp_path):
         running.process.wait(SECONDS)
         stderr = running.process.stderr.read().decode()
     assert running.process.returncode == 1 and "Traceback" not in stderr
-    assert "reader of standard output went away after row 4" in stderr and "saved" in stderr
+    assert "standard output has closed it after row 4" in stderr and "saved" in stderr
     assert state(tmp_path / "run").position == 4
     rest = (line.rstrip("\n").split(",") for line in lines[5:])
     rows = "".join(json.dumps({"at": at, "y": float(y) if y else None}) + "\n" for at, y in rest)

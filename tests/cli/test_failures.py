@@ -23,7 +23,7 @@ def test_a_signal_asks_to_stop_and_a_second_one_stops_at_once(handlers, number, 
     assert not stop.requested() and stop.exit_code() == 0
     os.kill(os.getpid(), number)
     assert stop.requested() and stop.exit_code() == 128 + number
-    assert "Stopping after what is being computed" in capfd.readouterr().err
+    assert "Stopping after the current rows" in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
 

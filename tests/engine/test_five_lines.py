@@ -79,7 +79,7 @@ def test_a_saved_result_is_a_run(result, data, tmp_path):
     saved = result.save(tmp_path / "saved")
     opened = bs.load(tmp_path / "saved", MODEL)
     assert opened.filtered.table.equals(result.filtered.table)
-    with pytest.raises(InputError, match="does not hold the observations"):
+    with pytest.raises(InputError, match="does not contain the observations"):
         opened.smooth()
     np.testing.assert_array_equal(saved.smooth().mean, opened.smooth(data[0][:50], data[1][:50]).mean)
     assert len(opened.reports) == len(result.reports) == 2

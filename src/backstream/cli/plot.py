@@ -1,4 +1,4 @@
-"""`backstream plot`: a run as a picture."""
+"""`backstream plot`: a picture of a run."""
 
 import math
 import os
@@ -20,20 +20,21 @@ from .options import RunPath
 def plot(
     run: RunPath,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: RUN/plot.png.")] = None,
-    states: Annotated[Path | None, typer.Option(help="A file with the true states, to be drawn too.")] = None,
-    coordinate: Annotated[int, typer.Option(min=0, help="Which state.")] = 0,
-    last: Annotated[int, typer.Option(min=2, help="How many of the latest rows.")] = 300,
+    states: Annotated[Path | None, typer.Option(help="A file with the true states, to draw them too.")] = None,
+    coordinate: Annotated[int, typer.Option(min=0, help="The index of the state to draw.")] = 0,
+    last: Annotated[int, typer.Option(min=2, help="The number of latest rows to draw.")] = 300,
     stream: Annotated[
-        str | None, typer.Option(help="With many streams: which. Default: that of the first row.")
+        str | None, typer.Option(help="With many streams: the stream to draw. Default: that of the first row.")
     ] = None,
     parameters: Annotated[
-        bool, typer.Option("--parameters", help="The model's parameters over time instead, where they are learned.")
+        bool, typer.Option("--parameters", help="Draw the learned parameters of the model over time instead.")
     ] = False,
 ) -> None:
-    """States with their 90 % bands, PIT values, log scores, and the ELBO over time.
+    """Draw the states and diagnostics of a run.
 
-    Smoothed states and a forecast are drawn where backstream smooth and backstream forecast have left them in the run;
-    with the true states, calibration too.
+    Shows states with 90 % bands, PIT values, log scores and the ELBO over time. Smoothed states and a forecast are
+    drawn if backstream smooth and backstream forecast were run before with their default output. With --states, the
+    calibration is drawn too.
 
     Example: backstream plot run/ --states states.csv --out picture.png
 

@@ -1,4 +1,4 @@
-"""`backstream smooth`: where the state was, given all of a source."""
+"""`backstream smooth`: the states, given all rows of a source."""
 
 import sys
 from pathlib import Path
@@ -22,9 +22,10 @@ def smooth(
     model: ModelOption = None,
     raw: RawOption = False,
 ) -> None:
-    """The states behind every row of a source, given all of its rows, under what the run has learned.
+    """Estimate the state at every row, given all rows.
 
-    The source is held in memory. It may be the one that was learned from, or another with the same columns.
+    Uses what the run has learned. The source can be the one used for learning, or another one with the same
+    columns. It must fit in memory.
 
     Example: backstream smooth run/ obs.csv --out smoothed.csv
     """

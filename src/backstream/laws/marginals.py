@@ -10,6 +10,7 @@ import pyarrow as pa
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
+from backstream.laws.gaussian import scaled_cholesky
 from backstream.laws.mixture import Mixture
 
 
@@ -33,6 +34,12 @@ class Marginals(NamedTuple):
     def regions(self, level: float = 0.9) -> Float[Array, "t d 1 2"]:
         """The regions of highest density that hold each coordinate with probability `level`: one interval each."""
         return jnp.stack(self.interval(level), -1)[:, :, None]
+
+    def sample(self, number: int, *, key: Array) -> Float[Array, "n t d"]:
+        """Independent draws for each time."""
+        roots = jax.vmap(scaled_cholesky)(jnp.asarray(self.cov))
+        z = jax.random.normal(key, (number, *self.mean.shape), roots.dtype)
+        return self.mean + jnp.einsum("tij,ntj->nti", roots, z)
 
     def to_arrow(self) -> pa.Table:
         """One row for each time: `row`, and `mean_0`, …, `std_0`, … for the states."""
@@ -77,6 +84,11 @@ class MixtureMarginals(eqx.Module):
         """The regions of highest density that hold each coordinate with probability `level`, as intervals: one for each
         mode that stands apart. NaN where there are fewer than components."""
         return _regions(self.laws, checked_level(level))
+
+    def sample(self, number: int, *, key: Array) -> Float[Array, "n t d"]:
+        """Independent draws for each time."""
+        keys = jax.random.split(key, len(self.laws.mean))
+        return jax.vmap(lambda law, key: law.sample((number,), key=key), out_axes=1)(self.laws, keys)
 
     def to_arrow(self) -> pa.Table:
         """One row for each time: `row`, `mean_0`, …, `std_0`, … for the states, `weight_0`, … for the components, and

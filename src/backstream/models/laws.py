@@ -101,6 +101,15 @@ def variance_of(law: Law) -> Float[Array, " n"]:
     return jnp.broadcast_to(jnp.asarray(variance), law.event_shape)
 
 
+def covariance_of(law: Law) -> Float[Array, "n n"]:
+    """The covariance matrix. numpyro's of a multivariate Student-t law is (df − 2) / df times it."""
+    cov = jnp.asarray(law.covariance_matrix)
+    if isinstance(law, dist.MultivariateStudentT):
+        df = jnp.asarray(law.df)
+        return jnp.where(df > 2, df / (df - 2), jnp.inf) * cov
+    return cov
+
+
 def _is_angle(law: Law) -> bool:
     return factorises(law) and isinstance(columns_of(law), dist.VonMises)
 

@@ -1,4 +1,4 @@
-"""What a run is made with: defaults, then a configuration file, then flags; all of it validated and written down."""
+"""The configuration of a run: defaults, then a configuration file, then options. It is checked and saved."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,9 +23,9 @@ class Saving:
     """When and how a run is written to disk."""
 
     checkpoint_every: int = 1000
-    """How many observations one part of the results holds, and how many lie between checkpoints."""
+    """The number of rows between two checkpoints. Each part of the results has this many rows."""
     keep: int = 3
-    """How many checkpoints stay."""
+    """The number of checkpoints to keep."""
     checkpoint_seconds: float = 0.0
     """Seconds after which what is not saved yet is saved, however few rows there are; 0: by rows only."""
     keep_results: str = ""

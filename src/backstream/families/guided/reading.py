@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
@@ -48,8 +49,8 @@ class Reading(NamedTuple):
     transition: tuple[Sampled, Sampled] | None
     """The mean of the transition, and its covariance; None where it knows none."""
     parameters: list[Sampled]
-    """What the emission depends on: its parameters, the mean and the covariance of a normal law, or else the log
-    density of one observation."""
+    """What the emission depends on: its parameters, the mean and the covariance of a normal law, those of a
+    multivariate Student-t law, or else the log density of one observation."""
     slopes: np.ndarray
     """Of all that the law of each column, or of the row as one column, depends on: [inputs, n, c, d]."""
     steps: bool
@@ -174,6 +175,8 @@ class _Emission(NamedTuple):
         law = emission_law(self.p, x, u)
         if isinstance(law, NORMALS):
             return [law.loc, law.covariance_matrix]
+        if isinstance(law, dist.MultivariateStudentT):
+            return [law.loc, law.scale_tril, law.df]
         return jax.tree.leaves(columns_of(law)) if factorises(law) else [self.terms(x, u, self.fill)]
 
     def slopes(self, x: Any, u: Inputs) -> list[Any]:
