@@ -170,7 +170,8 @@ def test_help_teaches_and_is_quick():
         shown = " ".join(run(command, "--help").stdout.split())
         assert f"Example: backstream {command}" in shown, command
         assert (
-            command != "stream" or "Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion)." in shown
+            command != "stream"
+            or "Learning rate. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion)." in shown
         )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run("--help")
