@@ -125,7 +125,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     use_one_thread()
-    cases: dict[str, Any] = {}
+    # What is not run again is kept.
+    cases: dict[str, Any] = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else {}
     for kind in arguments.kinds:
         for size in arguments.sizes:
             for seed in arguments.seeds:

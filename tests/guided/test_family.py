@@ -13,7 +13,7 @@ import pytest
 import scipy.special
 import scipy.stats
 from references import grid_filter, moment_matching
-from toys import Toy
+from toys import Censored, Toy
 
 import backstream as bs
 from backstream.estimators import LogScore
@@ -49,6 +49,10 @@ LAWS = {
     "angle": (
         lambda x, u: dist.VonMises(x, 4.0).to_event(1),
         lambda x, y: scipy.stats.vonmises.logpdf(y, 4.0, x),
+    ),
+    "censored, a law of the user's own": (
+        lambda x, u: Censored(x[0], 0.5),
+        lambda x, y: np.where(y > 0, norm.logpdf(y, x, 0.5), norm.logcdf(-x / 0.5)),
     ),
 }
 
