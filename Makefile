@@ -12,16 +12,19 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-setup lint docs bench soak audit lock clean
+.PHONY: help demo test test-slow test-all test-setup mutants lint docs bench soak audit lock clean
 
 help:  ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)  ## learn online from a simulated stream; ends with a table and a picture
 	$(BIN)/backstream demo
 
 test: $(INSTALLED)  ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+
+test-slow: $(INSTALLED)  ## run the slow tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow $(ARGS)
 
 test-all: $(INSTALLED)  ## run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
@@ -35,6 +38,9 @@ lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
+mutants: $(INSTALLED)  ## make small errors in the package one by one, and report how many the tests notice; half an hour
+	$(BIN)/python -m tools.mutants
+
 docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing name is an error
 	$(BIN)/zensical build --clean --strict
 
@@ -42,10 +48,9 @@ bench: $(INSTALLED)  ## time a step against its limit, other estimators and its 
 	$(BIN)/backstream bench
 
 soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
-	for soak in crashes hostile_data fuzz_readers long_streams; do $(BIN)/python -m experiments.$$soak || exit 1; done
-	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/test_reliability.py -k configuration
-	$(BIN)/python tests/test_state_machine.py
-	$(BIN)/python -m experiments.report
+	for soak in crashes hostile_data fuzz_readers state_machine memory long_streams; do $(BIN)/python -m tests.soak.$$soak || exit 1; done
+	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/engine/test_reliability.py -k configuration
+	$(BIN)/python -m tests.soak.report
 
 audit: $(INSTALLED)  ## look the locked packages up among known vulnerabilities, where that can be reached
 	$(BIN)/python tools/audit.py

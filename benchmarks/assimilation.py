@@ -23,13 +23,13 @@ from jaxtyping import Array
 
 from backstream import Settings, StateSpaceModel
 from backstream.learning import build
+from benchmarks.harness import console, machine, table
 from benchmarks.zoo import methods
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.models import lorenz63_three, lorenz96_laplace
 from benchmarks.zoo.models.lorenz63_three import runge_kutta
-from experiments.harness import console, machine, table
 
 RESULTS = Path(__file__).parent / "results" / "assimilation.json"
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
@@ -159,12 +159,10 @@ def run(name: str, method: str, seed: int) -> dict[str, Any]:
 def learn_online(setting: Setting, data: Data) -> dict[str, Any]:
     """What the default settings report of each row, and the q that was learned in the end."""
     watched, q, key = build(setting.build(jnp.array(START_NOISE)), Settings())
-    state, first = watched.learner.init(q, data.ys[0], key=key)
-    state, later = watched.learner.scan(state, data.ys[1:])
-    mean = np.concatenate([np.asarray(first.mean)[None], later.mean])
+    state, infos = watched.learner.scan(watched.learner.init(q, key=key), data.ys)
     return {
-        "filtering": analysis_error(mean, data.states, setting.burn_in),
-        "log_score": float(later.log_score[setting.burn_in - 1 :].mean()),
+        "filtering": analysis_error(infos.mean, data.states, setting.burn_in),
+        "log_score": float(infos.log_score[setting.burn_in :].mean()),
         "noise": START_NOISE * float(jnp.exp(state.average.log_inflation / 2)),
         "advantage": float(state.unlearned.advantage),
     }

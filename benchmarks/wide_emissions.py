@@ -17,13 +17,13 @@ import numpy as np
 import numpyro.distributions as dist
 
 from backstream import StateSpaceModel
+from benchmarks.harness import console, machine
 from benchmarks.zoo import gaussian_filters, guided
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.references.tempered import tempered_filter
 from benchmarks.zoo.scores import Z90, coverage, normalised_rmse
-from experiments.harness import console, machine
 
 RESULTS = Path(__file__).parent / "results" / "wide_emissions.json"
 ROWS = 100

@@ -44,7 +44,7 @@ def fit(ys: np.ndarray, updates: int) -> tuple[jax.Array, list[float]]:
     @jax.value_and_grad
     def loss(log_scales):
         p = model(log_scales, ys[0, 0])
-        return -bs.Exact()(p, bs.Kalman.from_model(p), jnp.asarray(ys)).elbo / len(ys)
+        return -bs.estimators.Exact()(p, bs.families.Kalman.from_model(p), jnp.asarray(ys)).elbo / len(ys)
 
     state, values = optimiser.init(log_scales), []
     for _ in range(updates):
@@ -65,7 +65,7 @@ def main(quick: bool, picture: Path) -> None:
     ys = np.where(hidden[:, None], np.nan, full)
     log_scales, values = fit(ys, updates=40 if quick else 100)
     p = model(log_scales, ys[0, 0])
-    smoothed = bs.smooth(p, bs.Kalman.from_model(p), ys)
+    smoothed = bs.smooth(p, bs.families.Kalman.from_model(p), ys)
     mean = (smoothed.mean @ p.B.T)[:, 0]
     std = jnp.sqrt(jnp.einsum("i,tij,j->t", p.B[0], smoothed.cov, p.B[0]) + p.emission_scale[0] ** 2)
     seen = np.flatnonzero(~np.isnan(ys[:, 0]))
@@ -77,7 +77,7 @@ def main(quick: bool, picture: Path) -> None:
     errors = [np.sqrt(np.mean((fill - full[:, 0])[hidden] ** 2)) for fill in (mean, straight)]
     print("Hidden weeks: the model misses by {:.2f} ppm (RMSE), a straight line by {:.2f} ppm.".format(*errors))
     for level, z in ((0.5, 0.674), (0.9, 1.645)):
-        inside = bs.coverage(mean - z * std, mean + z * std, np.where(hidden, full[:, 0], np.nan))
+        inside = bs.metrics.coverage(mean - z * std, mean + z * std, np.where(hidden, full[:, 0], np.nan))
         print(f"{100 * level:.0f} % bands hold {100 * inside:.0f} % of the hidden weeks.")
     peer = UnobservedComponents(ys[:, 0], "lltrend", freq_seasonal=[{"period": YEAR, "harmonics": HARMONICS}])
     theirs = peer["design"][0] @ peer.smooth(np.exp(2 * log_scales[np.array([3, 0, 1, 2])])).smoothed_state

@@ -44,9 +44,9 @@ def structure() -> Structure:
     return Structure(jnp.asarray(A, jnp.float32))
 
 
-def kalman(p: Structure, std: float) -> bs.Kalman:
+def kalman(p: Structure, std: float) -> bs.families.Kalman:
     """The Kalman filter of the same dynamics that takes the noise for Gaussian."""
-    return bs.Kalman.create(jnp.zeros(4), 0.5 * jnp.ones(4), p.A, SEEN, 0.1 * jnp.ones(4), std * jnp.ones(3))
+    return bs.families.Kalman.create(jnp.zeros(4), 0.5 * jnp.ones(4), p.A, SEEN, 0.1 * jnp.ones(4), std * jnp.ones(3))
 
 
 def main(quick: bool, picture: Path) -> None:
@@ -58,19 +58,20 @@ def main(quick: bool, picture: Path) -> None:
 
     tuned = [kalman(p, std) for std in (0.1, 0.15, 0.2, 0.3, 0.4)]
     # chosen with the truth at hand
-    best = min(tuned, key=lambda rival: bs.rmse(bs.smooth(p, rival, fresh).mean, states))
+    best = min(tuned, key=lambda rival: bs.metrics.delta(bs.smooth(p, rival, fresh).mean, states))
     rivals = {"Backstream": result.family, "Kalman, nominal": kalman(p, 0.1), "Kalman, best": best}
-    limit = bs.particle_limit(p, fresh, num_particles=1000, num_trajectories=50, key=jax.random.key(5))
+    limit = bs.metrics.particle_limit(p, fresh, num_particles=1000, num_trajectories=50, key=jax.random.key(5))
     print(f"{len(fresh):,} fresh rows of 3 sensors, 5 % of the numbers lost. Errors of the states (RMSE):")
     print(f"{'':20}{'filtered':>10}{'smoothed':>10}{'90 % bands hold':>18}")
     filtered, curves, levels = {}, {}, np.linspace(0.1, 0.95, 18)
     for name, family in rivals.items():
         filtered[name], smoothed = bs.filter(p, family, fresh), bs.smooth(p, family, fresh)
-        curves[name] = bs.calibration(smoothed, states, levels)
-        errors = bs.rmse(filtered[name].mean, states), bs.rmse(smoothed.mean, states)
-        held = 100 * bs.coverage(*smoothed.interval(0.9), states)
+        curves[name] = bs.metrics.calibration(smoothed, states, levels)
+        errors = bs.metrics.delta(filtered[name].mean, states), bs.metrics.delta(smoothed.mean, states)
+        held = 100 * bs.metrics.coverage(*smoothed.interval(0.9), states)
         print(f"{name:20}{errors[0]:10.4f}{errors[1]:10.4f}{held:16.0f} %")
-    print(f"{'particle limit':20}{bs.rmse(limit.filtered, states):10.4f}{bs.rmse(limit.smoothed, states):10.4f}")
+    errors = (bs.metrics.delta(mean, states) for mean in (limit.filtered, limit.smoothed))
+    print("{:20}{:10.4f}{:10.4f}".format("particle limit", *errors))
 
     # The row that hurts most: the largest error of the nominal Kalman filter.
     misses = {name: np.abs(law.mean - states).max(1) for name, law in filtered.items()}

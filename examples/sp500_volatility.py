@@ -22,7 +22,7 @@ HELD_OUT = 1000
 """The last days, on which both models predict without learning any further."""
 
 
-def predictions(p: bs.StochasticVolatility, filtered: bs.Marginals) -> tuple[np.ndarray, np.ndarray]:
+def predictions(p: bs.StochasticVolatility, filtered: bs.laws.Marginals) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the log variance of each day, given the days before it."""
     mu, phi, sigma = (float(part[0]) for part in (p.mu, p.phi, p.sigma))
     mean, variance = np.asarray(filtered.mean)[:-1, 0], np.asarray(filtered.cov)[:-1, 0, 0]
@@ -42,8 +42,8 @@ def main(quick: bool, picture: Path) -> None:
     ys, history = returns.to_numpy()[:, None], len(returns) - HELD_OUT
     start = bs.StochasticVolatility(np.log([ys[:history].var()]), phi=jnp.array([0.95]), sigma=jnp.array([0.2]))
     q = bs.Guided.from_model(start)
-    learner = bs.default_learner(start, bs.Settings(learn_model=True))
-    state, _ = learner.init(q, ys[0], key=jax.random.key(1))
+    learner = bs.learning.default_learner(start, bs.Settings(learn_model=True))
+    state, _ = learner.step(learner.init(q, key=jax.random.key(1)), ys[0])
     print("Learned day by day; the history is read again and again, as a stream of its length says little of phi.")
     for _ in range(2 if quick else 4):
         state, _ = learner.scan(state, ys[1:history])

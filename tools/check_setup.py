@@ -27,7 +27,7 @@ from tools.pythons import Python, find_pythons
 ROOT = Path(__file__).parents[1]
 LOCK, PYPROJECT, INSTALLER = ROOT / "requirements.lock", ROOT / "pyproject.toml", ROOT / "tools" / "install.py"
 VERSION = ROOT / "src" / "backstream" / "_version.py"
-SOURCES = [PYPROJECT, *sorted(ROOT.glob("src/**/*.py")), *sorted(ROOT.glob("experiments/*.py"))]
+SOURCES = [PYPROJECT, *sorted(ROOT.glob("src/**/*.py"))]
 PASSED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "backstream" / "setup"
 UV = Path(sys.executable).with_name("uv")
 SECONDS = 1200

@@ -94,15 +94,18 @@ class Pendulum(bs.StateSpaceModel):
 
 
 class Case(NamedTuple):
-    """`starts` has a model for each start that is tried. `most` is the largest loss allowed, nats per row."""
+    """`starts` has a model for each start that is tried. `most` is the largest loss allowed, nats per row; the state
+    stays `between` two numbers, where there is only one and its likelihood is computed on a grid."""
 
     truth: Callable[[], bs.StateSpaceModel]
     starts: dict[str, Callable[[], bs.StateSpaceModel]]
     most: float = 0.001
     regressors: int = 0
+    between: tuple[float, float] | None = None
 
 
-def _volatility(mu, phi, sigma) -> Callable[[], bs.StateSpaceModel]:
+def volatility(mu: float, phi: float, sigma: float) -> Callable[[], bs.StateSpaceModel]:
+    """Log variances that are a stationary autoregression."""
     return lambda: bs.StochasticVolatility(mu=jnp.array([mu]), phi=jnp.array([phi]), sigma=jnp.array([sigma]))
 
 
@@ -145,13 +148,15 @@ CASES = {
         },
     ),
     "volatility": Case(
-        _volatility(-1.0, 0.97, 0.2),
-        {"near": _volatility(-0.5, 0.9, 0.3), "far": _volatility(3.0, 0.8, 0.5)},
+        volatility(-1.0, 0.97, 0.2),
+        {"near": volatility(-0.5, 0.9, 0.3), "far": volatility(3.0, 0.8, 0.5)},
+        between=(-7.0, 5.0),
     ),
     "Poisson counts": Case(
         lambda: Counts(0.5, 0.95, 0.2),
         {"truth": lambda: Counts(0.5, 0.95, 0.2), "far": lambda: Counts(2.5, 0.5, 0.8)},
         most=0.002,
+        between=(-4.0, 5.0),
     ),
     "negative-binomial counts": Case(
         lambda: OverdispersedCounts(0.5, 0.95, 0.2, 0.3),
@@ -160,6 +165,7 @@ CASES = {
             "far": lambda: OverdispersedCounts(2.0, 0.5, 0.6, 1.0),
         },
         most=0.002,
+        between=(-4.0, 5.0),
     ),
     "pendulum": Case(
         lambda: Pendulum(1.0, 0.2, 0.1, 0.1),

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions import biject_to
 
 import backstream as bs
 from backstream.learning.parameters import ModelParameters
+from backstream.models.structural.stationary import stationary
 
 
 class Offline(NamedTuple):
@@ -69,10 +71,15 @@ def unobserved_components(name: str, ys: np.ndarray, inputs: Any) -> np.ndarray 
         "local level": {"level": "local level"},
         "local linear trend": {"level": "local linear trend"},
         "seasonal": {"level": "local level", "seasonal": 4},
+        "AR(2) with regression": {"irregular": True, "autoregressive": 2, "exog": inputs},
     }
     if name not in kinds:
         return None
     found = UnobservedComponents(np.asarray(ys)[:, 0], **kinds[name]).fit(disp=False, maxiter=500)
     values = dict(zip(found.model.param_names, found.params, strict=True))
-    order = ["sigma2.level", "sigma2.trend", "sigma2.seasonal", "sigma2.irregular"]
-    return np.array([0.5 * np.log(max(values[key], 1e-12)) for key in order if key in values])
+    order = ["sigma2.level", "sigma2.trend", "sigma2.seasonal", "sigma2.ar", "sigma2.irregular"]
+    scales = [0.5 * np.log(max(values[key], 1e-12)) for key in order if key in values]
+    if "ar.L1" not in values:
+        return np.array(scales)
+    ar = biject_to(stationary).inv(jnp.array([values["ar.L1"], values["ar.L2"]]))
+    return np.concatenate([np.asarray(ar), scales])

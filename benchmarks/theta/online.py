@@ -34,8 +34,8 @@ def learn(start: bs.StateSpaceModel, ys: np.ndarray, inputs: Any = None, looks: 
     u = None if inputs is None else inputs[0]
     watched, q, key = build(start, bs.Settings(**{"learn_model": True, **settings}), u)
     learner, done, spent, history = watched.learner, WARM, 0.0, []
-    state, _ = learner.init(q, ys[0], u, key=key)
-    state, _ = learner.scan(state, ys[1:WARM], None if inputs is None else inputs[1:WARM])
+    state = learner.init(q, u, key=key)
+    state, _ = learner.scan(state, ys[:WARM], None if inputs is None else inputs[:WARM])
     for end in np.linspace(WARM, len(ys), looks + 1).astype(int)[1:]:
         began = time.process_time()
         state, _ = learner.scan(state, ys[done:end], None if inputs is None else inputs[done:end])

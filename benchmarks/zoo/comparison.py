@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 import backstream
+from benchmarks.harness import console, machine
 from benchmarks.zoo import methods, scores, store
 from benchmarks.zoo.case import Case
 from benchmarks.zoo.gaussian_filters import NotApplicableError
-from experiments.harness import console, machine
 
 RESULTS = Path(__file__).parents[1] / "results" / "zoo.json"
 

@@ -19,9 +19,8 @@ def prepare(model: StateSpaceModel, rows: Data, others: Data | None) -> Backward
 def learn(model: StateSpaceModel, rows: Data, others: Data) -> BackwardFamily:
     """What the default settings report after other rows of the same model."""
     watched, q, key = build(model, Settings(), _first(others.us))
-    state, _ = watched.learner.init(q, others.ys[0], _first(others.us), key=key)
-    later = others.ys[1:], jax.tree.map(lambda leaf: leaf[1:], others.us)
-    return watched.learner.scan(state, *later)[0].result()
+    state = watched.learner.init(q, _first(others.us), key=key)
+    return watched.learner.scan(state, others.ys, others.us)[0].result()
 
 
 def _first(us):

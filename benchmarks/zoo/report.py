@@ -7,9 +7,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from benchmarks.harness import table
 from benchmarks.zoo import catalogue, methods
 from benchmarks.zoo.comparison import RESULTS
-from experiments.harness import table
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "zoo.md", DOCS / "images" / "zoo.png"

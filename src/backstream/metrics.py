@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from backstream.models.base import StateSpaceModel, prior_law, transition_law
@@ -13,21 +14,36 @@ from backstream.models.density import log_emission, log_transitions
 
 
 def rmse(estimate: Any, states: Any) -> float:
-    """The paper's Δ_T (for smoothed means) and κ²_T (for filtered ones): the mean over t of the root mean square over
-    coordinates. Times at which the truth is missing (NaN) are left out.
+    """The root mean square error over all times and coordinates. Where the truth is missing (NaN) it is left out.
 
-    >>> rmse([[1.0, 1.0]], [[0.0, 2.0]])
-    1.0
+    >>> rmse([[3.0], [4.0]], [[0.0], [float("nan")]])
+    3.0
+    >>> round(rmse([[3.0], [4.0]], [[0.0], [0.0]]), 4)
+    3.5355
     """
+    return float(np.sqrt(np.nanmean(_errors(estimate, states) ** 2)))
+
+
+def delta(estimate: Any, states: Any) -> float:
+    """The paper's Δ_T (for smoothed means) and κ²_T (for filtered ones): the mean over t of the root mean square over
+    coordinates; with one state, the mean absolute error. Times at which the truth is missing (NaN) are left out.
+
+    >>> delta([[3.0], [4.0]], [[0.0], [0.0]])
+    3.5
+    """
+    return float(np.nanmean(np.sqrt(np.mean(_errors(estimate, states) ** 2, axis=-1))))
+
+
+def kappa_one(previous_means: Any, states: Any) -> float:
+    """The paper's κ¹_T: means of X_{t-1} given y_{0:t}, t = 1, …, T − 1, against the states of times 0, …, T − 2."""
+    return delta(previous_means, np.asarray(states)[: len(previous_means)])
+
+
+def _errors(estimate: Any, states: Any) -> np.ndarray:
     estimate, states = np.asarray(estimate, float), np.asarray(states, float)
     if estimate.shape != states.shape:
         raise ValueError(f"The estimates have shape {estimate.shape}, the states {states.shape}.")
-    return float(np.nanmean(np.sqrt(np.mean((estimate - states) ** 2, axis=-1))))
-
-
-def one_step_rmse(previous_means: Any, states: Any) -> float:
-    """The paper's κ¹_T: means of X_{t-1} given y_{0:t}, t = 1, …, T − 1, against the states of times 0, …, T − 2."""
-    return rmse(previous_means, np.asarray(states)[: len(previous_means)])
+    return estimate - states
 
 
 def coverage(lower: Any, upper: Any, states: Any) -> float:
@@ -44,6 +60,50 @@ def calibration(law: Any, states: Any, levels: Any) -> Float[np.ndarray, " n"]:
     """
     intervals = [law.interval(float(level)) for level in levels]
     return np.array([coverage(lower, upper, states) for lower, upper in intervals])
+
+
+class PredictiveScores(NamedTuple):
+    """How well rows were predicted before they were read. No true state is needed."""
+
+    rows: int
+    """That have a score."""
+    log_score: float
+    """The mean log density of a row given those before it, in nats."""
+    log_score_error: float
+    """Its standard error."""
+    coverage: list[float | None]
+    """For each column the share of values inside the central 90 % bands; None for labels, which have no order."""
+    pit_mean: list[float | None]
+    """For each column: 0.5 where predictions are honest."""
+    pit_variance: list[float | None]
+    """For each column: 1/12 where predictions are honest; more where they are too narrow."""
+    residual_correlation: list[float | None]
+    """For each column: of PIT values, as normal numbers, with those of the row before; 0 for exact predictions."""
+
+
+def predictive_scores(log_score: Any, pit: Any) -> PredictiveScores:
+    """A summary of the scores of rows [T] and their PIT values [T, dy], of which some may be NaN."""
+    log_score, pit = np.asarray(log_score, float), np.asarray(pit, float)
+    known = log_score[np.isfinite(log_score)]
+    error = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else np.nan
+    columns = [column[np.isfinite(column)] for column in pit.T]
+
+    def each(what: Any, least: int = 1) -> list[float | None]:
+        return [float(what(column)) if len(column) >= least else None for column in columns]
+
+    def correlation(column):
+        z = np.asarray(ndtri(np.clip(column, 1e-6, 1 - 1e-6)))
+        return np.mean(z[1:] * z[:-1])
+
+    return PredictiveScores(
+        len(known),
+        float(known.mean()) if len(known) else np.nan,
+        float(error),
+        each(lambda column: np.mean(np.abs(column - 0.5) < 0.45)),
+        each(np.mean),
+        each(lambda column: np.mean((column - 0.5) ** 2)),
+        each(correlation, 2),
+    )
 
 
 class ParticleLimit(NamedTuple):

@@ -1,4 +1,4 @@
-"""`backstream inspect`: a run in words."""
+"""`backstream inspect`: a summary of a run."""
 
 import json
 import math
@@ -13,28 +13,33 @@ from .failures import plainly
 from .options import RunPath
 
 SHOWN = 5
-"""How many of the streams that the monitor watched are told of."""
+"""The number of monitored streams that are printed."""
 
 
 @plainly
 def inspect(
     run: RunPath,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for a script.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """What was learned, from what, with which settings, and how healthy it is.
+    """Summarise a run and its verdict.
+
+    Prints the model, settings, learned parameters, warnings, and whether the result can be trusted.
 
     Example: backstream inspect run/
     """
     from dataclasses import asdict
 
     from backstream.runs.checkpoints import Checkpoints, DamagedCheckpointError
-    from backstream.runs.store import CHECKPOINTS, open_config, read_reports
+    from backstream.runs.logs import report_record
+    from backstream.runs.store import CHECKPOINTS, open_config, read_reports, verdict_of
 
     config, reports = open_config(run), read_reports(run)
     checkpoints, damaged, newest = Checkpoints(run / CHECKPOINTS, config.saving.keep), [], None
+    verdict = None
     for position in reversed(checkpoints.positions()):
         try:
             newest = checkpoints.about(position)
+            verdict = verdict_of(newest.record)
             break
         except DamagedCheckpointError as error:
             damaged.append(str(error))
@@ -44,16 +49,13 @@ def inspect(
         "last_time": None if newest is None else newest.record.get("time"),
         "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
-        "streams": None if newest is None or "fleet" not in newest.record else len(newest.record["fleet"]["streams"]),
+        "streams": None if newest is None or "fleet" not in newest.record else newest.record["fleet"]["streams"],
         "rejected": 0 if newest is None else newest.record.get("rejected", 0),
         "first_reason": "" if newest is None else newest.record.get("first_reason", ""),
+        "health": None if verdict is None else verdict.record(),
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
-        "latest": {
-            name: None if value != value else value
-            for name, value in reports[-1]._asdict().items()
-            if name != "parameters"
-        }
+        "latest": {name: value for name, value in report_record(reports[-1]).items() if name != "parameters"}
         if reports
         else None,
         "parameters": _parameters(reports),
@@ -62,8 +64,16 @@ def inspect(
         json.dump(found, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return
-    for line in _words(found, reports):
+    for line in [*_words(found, reports), *_health(verdict)]:
         print(visible(line))
+
+
+def _health(verdict: Any) -> list[str]:
+    """The verdict, in one line, and what led to it."""
+    if verdict is None:
+        return ["Health     not known yet: there is no checkpoint"]
+    headline = verdict.headline().removeprefix("Verdict: ")
+    return [f"Health     {headline}", *(f"           {line}" for line in verdict.details())]
 
 
 def _parameters(reports: list[Any]) -> dict[str, dict[str, float | None]] | None:
@@ -92,7 +102,7 @@ def _of_parameters(parameters: dict[str, dict[str, float | None]] | None) -> lis
     for name, told in (parameters or {}).items():
         value, error, change = (told[key] for key in ("value", "error", "change"))
         words = "not finite" if value is None else f"{value:.4g}"
-        words += ", no standard error yet" if error is None else f" ± {error:.2g}"
+        words += ", no standard error" if error is None else f" ± {error:.2g}"
         words += "" if change is None else f", changed by {change:+.2g} over the last tenth"
         lines.append(f"Parameter  {name} = {words}")
     return lines
@@ -123,7 +133,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
     if not reports:
         whose = "" if found["streams"] is None else " of a stream"
-        return [*lines, f"Health     not known yet: the monitor looks after {learning['monitor_every']} rows{whose}"]
+        return [*lines, f"Monitor    no report yet: the first comes after {learning['monitor_every']} rows{whose}"]
     lines += _of_parameters(found["parameters"])
     by_stream: dict[str | None, list[Any]] = {}
     for report in reports:
@@ -131,29 +141,21 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     for stream in list(by_stream)[-SHOWN:]:
         lines += _of_stream(learning, by_stream[stream], "" if stream is None else f"{stream}: ")
     if len(by_stream) > SHOWN:
-        lines.append(f"           (the latest {SHOWN} of {len(by_stream):,} streams that were watched)")
-    if any(own[-1].warnings for own in by_stream.values()):
-        return lines
-    if found["windows_with_warnings"]:
-        lines.append(
-            f"Health     good now; {found['windows_with_warnings']} of {found['reports']} earlier windows had warnings"
-        )
-    else:
-        lines.append(f"Health     good: {found['reports']} windows, no warning")
-    return lines
+        lines.append(f"           (the latest {SHOWN} of {len(by_stream):,} monitored streams)")
+    return [*lines, f"Monitor    warnings in {found['windows_with_warnings']} of {found['reports']} windows"]
 
 
 def _of_stream(learning: dict[str, Any], reports: list[Any], whose: str) -> list[str]:
     first, latest = reports[0], reports[-1]
     lines = [
-        f"ELBO       {whose}{latest.average_elbo:.3f} nats per row under the result (it began at "
-        f"{first.average_elbo:.3f}); the learner says {latest.elbo:.3f}, unbiased trajectories "
+        f"ELBO       {whose}{latest.average_elbo:.3f} nats per row for the result (first window: "
+        f"{first.average_elbo:.3f}); reported by the learner {latest.elbo:.3f}, unbiased "
         f"{latest.unbiased_elbo:.3f} ± {latest.unbiased_error:.3f}"
     ]
     if learning["method"] == "recursion":
         lines.append(f"Samples    {whose}effective sample size {latest.ess:.1f} of {learning['particles']}")
-    lines.append(f"Updates    {whose}{100 * latest.refused:.1f} % of the latest were not finite, and refused")
-    return lines + [f"Health     {whose}{warning}" for warning in latest.warnings]
+    lines.append(f"Updates    {whose}{100 * latest.refused:.1f} % of the latest were not finite and were skipped")
+    return lines + [f"Monitor    {whose}{warning}" for warning in latest.warnings]
 
 
 def _of_model(learning: dict[str, Any]) -> str:

@@ -1,16 +1,21 @@
-"""`backstream reproduce`, a table or figure of the paper, and `backstream bench`, what our own work is judged by."""
+"""`backstream reproduce`: a table or figure of the paper. `backstream bench`: our own benchmarks."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from backstream.errors import RunError
+
 from .failures import plainly
+
+CLONE = Path(__file__).parents[3]
+"""The repository, where the package is used from one."""
 
 
 class Name(StrEnum):
@@ -37,20 +42,23 @@ def reproduce(
     name: Annotated[Name, typer.Argument(help="The table or figure; fig4 comes with table3.")],
     quick: Quick = False,
     replicates: Annotated[
-        int | None, typer.Option(min=1, help="How many sequences or seeds. As many as the paper, or one with --quick.")
+        int | None,
+        typer.Option(min=1, help="The number of sequences or seeds. Default: as in the paper, or 1 with --quick."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path(
-        "reproduction"
+        "reproduced"
     ),
 ) -> None:
-    """Run an experiment of the paper: with the paper's settings, with ours, and beside the best possible.
+    """Run an experiment of the paper.
 
-    Writes NAME.json with every number, NAME.md with the table and NAME.png. What is in NAME.json already is not run
-    again: after an interruption the same command goes on.
+    Uses the settings of the paper and ours, and compares both with the best possible result.
+
+    Writes NAME.json with all numbers, NAME.md with the table, and NAME.png. After an interruption, the same command
+    continues: results that are already in NAME.json are not computed again. Needs a clone of the repository.
 
     Example: backstream reproduce table1 --quick
     """
-    _run(name.value, out, quick, replicates, "reproduce")
+    _run(f"reproduction.{name.value}", out, quick, replicates, {})
 
 
 @plainly
@@ -59,47 +67,43 @@ def bench(
         Bench,
         typer.Argument(
             help="speed: time, compile time and memory, as ratios and against sizes. "
-            "gradients: bias, noise and price of each estimator, for given λ. "
-            "learning: errors on fresh data against observations and seconds."
+            "gradients: bias, noise and cost of each estimator, for given λ. "
+            "learning: errors on fresh data over observations and seconds."
         ),
     ] = Bench.speed,
     quick: Quick = False,
     replicates: Annotated[
         int | None,
         typer.Option(
-            min=2, help="gradients: how many runs of each estimator, 16 or, with --quick, 4; learning: seeds, 5 or 1."
+            min=2,
+            help="gradients: runs of each estimator (16, or 4 with --quick). learning: seeds (5, or 1 with --quick).",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path("bench"),
 ) -> None:
-    """Measure what the library claims of itself. Files and interruptions are as with `reproduce`.
+    """Run a benchmark of the library. Output files and interruptions work as in `reproduce`.
 
     Example: backstream bench speed --quick
     """
+    environment = {}
     if name is Bench.speed:  # on one core: XLA sizes its thread pool by NPROC, once; and compiling is timed as well
-        os.environ |= {"NPROC": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+        flags = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+        environment = {"NPROC": "1", "JAX_ENABLE_COMPILATION_CACHE": "false", "XLA_FLAGS": flags}
     few = 4 if name is Bench.gradients else None
-    _run(name.value, out, quick, few if quick and replicates is None else replicates, "bench")
+    _run(f"benchmarks.{name.value}", out, quick, few if quick and replicates is None else replicates, environment)
 
 
-def _run(name: str, out: Path, quick: bool, replicates: int | None, command: str) -> None:
-    from .jax_setup import start
-
-    start("float32")
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    page = _experiments("reproduction").reproduce(name, out, quick, replicates, command)
-    print(f"Written: {page}, and beside it .json and .png")
-
-
-def _experiments(module: str) -> Any:
-    """A module of `experiments/`: part of an installed package, or in the repository that this is run from."""
-    if find_spec("backstream.experiments") is not None:
-        return import_module(f"backstream.experiments.{module}")
-    root = Path(__file__).parents[3]
-    if not (root / "experiments" / f"{module}.py").exists():
-        from backstream.errors import RunError
-
-        raise RunError("The experiments are not installed here: run the command from a clone of the repository.")
-    sys.path.insert(0, str(root))
-    return import_module(f"experiments.{module}")
+def _run(module: str, out: Path, quick: bool, replicates: int | None, environment: Mapping[str, str]) -> None:
+    """Runs a module of the repository in a process of its own, which starts in the clone and imports from there."""
+    if not (CLONE / "benchmarks" / "runner.py").exists():
+        raise RunError(
+            "This command needs a clone of the repository. The installed package does not contain the benchmarks and "
+            "the reproduction of the paper."
+        )
+    words = [sys.executable, "-m", "benchmarks.runner", module, "--out", str(out.absolute())]
+    words += ["--quick"] if quick else []
+    words += [] if replicates is None else ["--replicates", str(replicates)]
+    variables = {"MPLBACKEND": "Agg", **os.environ, **environment}
+    ended = subprocess.run(words, cwd=CLONE, env=variables, check=False)
+    if ended.returncode:
+        raise typer.Exit(ended.returncode)

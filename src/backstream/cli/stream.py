@@ -3,7 +3,6 @@
 import os
 import stat
 import sys
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,18 @@ import typer
 
 from backstream._terminal import visible
 
-from .failures import Stop, plainly, silence_stdout
-from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, names, parameters
+from .failures import NOT_USABLE, Stop, plainly, silence_stdout
+from .options import (
+    ConfigOption,
+    FormatOption,
+    ModelName,
+    PrecisionOption,
+    SetOption,
+    SourceName,
+    names,
+    number_or_word,
+    parameters,
+)
 
 
 @plainly
@@ -30,8 +39,8 @@ def stream(
         bool,
         typer.Option(
             "--replay",
-            help="With --resume and standard input: the rows already read come again, and are passed over. Otherwise a "
-            "pipe goes on where it was.",
+            help="With --resume and standard input: the input starts again from its first row, and rows already read "
+            "are skipped. Default: the input continues after the last row.",
         ),
     ] = False,
     new_rows: Annotated[
@@ -41,111 +50,140 @@ def stream(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", help="Wait for more at the end of the file, and go on when it is rotated; Ctrl-C ends."
+            "--follow", help="Wait for more rows at the end of the file, also after log rotation. Ctrl-C ends."
         ),
     ] = False,
     columns: Annotated[
-        str | None, typer.Option(help="What is observed, as y1,y2. Default: every numeric column that is not named.")
+        str | None, typer.Option(help="The observed columns, as y1,y2. Default: all other numeric columns.")
     ] = None,
-    time: Annotated[str | None, typer.Option(help="A column of times, kept beside the results.")] = None,
+    time: Annotated[str | None, typer.Option(help="The time column. It is copied to the results.")] = None,
     key: Annotated[
-        str | None, typer.Option(help="A column that names the stream of each row: many are learned from together.")
+        str | None, typer.Option(help="The column with the name of the stream, to process many streams together.")
     ] = None,
     own: Annotated[
         bool | None,
         typer.Option("--own", help="With --key: each stream has its own posterior. Default: one, learned from all."),
     ] = None,
     tick_rows: Annotated[
-        int | None, typer.Option(help="With --key: rows that are averaged for one step, at most. Default: 64.")
+        int | None, typer.Option(help="With --key: maximum number of rows in one update. Default: 64.")
     ] = None,
     forget_after: Annotated[
         int | None,
-        typer.Option(help="With --key: end a stream when so many rows came since its last. Default: 0, never."),
+        typer.Option(help="With --key: end a stream after this many rows of other streams. Default: 0, never."),
     ] = None,
     watched: Annotated[
-        int | None, typer.Option(help="With --key: streams that the monitor looks at. Default: 4.")
+        int | None, typer.Option(help="With --key: number of streams that are monitored. Default: 4.")
     ] = None,
     input_columns: Annotated[str | None, typer.Option(help="Known inputs of the model, as u1,u2.")] = None,
     elapsed: Annotated[
         bool | None,
-        typer.Option("--elapsed", help="Make the time since the last row (in seconds, for dates) an input, the last."),
+        typer.Option(
+            "--elapsed", help="Add the time since the previous row (in seconds, for dates) as the last input."
+        ),
     ] = None,
     format: FormatOption = None,
     set_: SetOption = None,
     config: ConfigOption = None,
     family: Annotated[
         str | None,
-        typer.Option(help="guided, which reads the model, or the paper's conjugate or recurrent. Default: guided."),
+        typer.Option(
+            help="The posterior: guided (reads the model), or conjugate or recurrent (the paper's). Default: guided."
+        ),
     ] = None,
     components: Annotated[
-        int | None,
-        typer.Option(help="Normal laws that a guided posterior is made of, for several modes. Default: 1."),
+        str | None,
+        typer.Option(
+            metavar="auto|NUMBER",
+            help="Normal laws that a guided posterior is made of, for several modes. Default: auto, by the first rows.",
+        ),
     ] = None,
-    learn: Annotated[
+    no_learn: Annotated[
+        bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
+    ] = False,
+    fallback: Annotated[
         bool | None,
-        typer.Option("--learn/--no-learn", help="Learn, or only filter with the model as given. Default: --learn."),
+        typer.Option(
+            "--fallback/--no-fallback",
+            help="Report the posterior from before learning if it predicts better. Default: --fallback. With "
+            "--no-fallback, always report the learned posterior.",
+        ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Gradient from the log-score, a window or the recursion. Default: as the family needs."),
+        typer.Option(help="The gradient: log-score, window or recursion. Default: depends on the family."),
     ] = None,
     lag: Annotated[int | None, typer.Option(help="Rows in the window. Default: 16.")] = None,
-    trajectories: Annotated[int | None, typer.Option(help="Draws through the window. Default: 4.")] = None,
-    particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. Default: 100.")] = None,
+    trajectories: Annotated[
+        int | None, typer.Option(help="Number of sampled trajectories in the window. Default: 4.")
+    ] = None,
+    particles: Annotated[int | None, typer.Option(help="Number of particles of the recursion. Default: 100.")] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
+        float | None, typer.Option(help="Learning rate. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
+    ] = None,
+    rate_halved_after: Annotated[
+        int | None,
+        typer.Option(help="Rows until the learning rate has halved; 0: constant. Default: 30000, or 0 with --horizon."),
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="Rows after which the posterior forgets. Default: 4000, and a falling rate."),
+        typer.Option(help="Rows after which the posterior forgets. Default: 4000, with a falling learning rate."),
     ] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
-    learn_model: Annotated[
-        bool | None, typer.Option("--learn-model", help="Learn the model's parameters from the same stream.")
+    seed: Annotated[
+        int | None, typer.Option(help="The random seed. The same seed gives identical results. Default: 0.")
     ] = None,
-    learn_parameters: Annotated[
-        str | None, typer.Option(help="Learn these parameters of the model, as phi,sigma, and leave the others.")
+    learn_model: Annotated[
+        bool | None, typer.Option("--learn-model", help="Learn all parameters of the model from the same stream.")
+    ] = None,
+    learn: Annotated[
+        str | None,
+        typer.Option("--learn", metavar="NAMES", help="Learn these parameters of the model, as phi,sigma; or all."),
     ] = None,
     model_rate: Annotated[
-        float | None, typer.Option(help="Step size of Adam for the model. Default: steps that need none.")
+        float | None, typer.Option(help="Learning rate of Adam for the model. Default: chosen automatically.")
+    ] = None,
+    model_rate_halved_after: Annotated[
+        int | None, typer.Option(help="Rows until --model-rate has halved; 0: constant. Default: 30000.")
     ] = None,
     model_horizon: Annotated[
         int | None, typer.Option(help="Rows after which the model's parameters forget. Default: never.")
     ] = None,
     precision: PrecisionOption = None,
     monitor_every: Annotated[
-        int | None, typer.Option(help="Observations between two looks of the monitor. Default: 500.")
+        int | None, typer.Option(help="Rows between two reports of the monitor. Default: 500.")
     ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(help="Observations between two checkpoints. Default: 1000.")
-    ] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Rows between two checkpoints. Default: 1000.")] = None,
     checkpoint_seconds: Annotated[
         float | None,
-        typer.Option(help="Save after so many seconds too, if there are new rows. Default: 0, by rows only."),
+        typer.Option(help="Also save new rows after this many seconds. Default: 0, off."),
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="How many checkpoints stay. Default: 3.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep. Default: 3.")] = None,
     keep_results: Annotated[
-        int | None, typer.Option(help="How many of the latest rows of results stay, at least. Default: 0, all.")
+        str | None,
+        typer.Option(
+            help="How much of the latest results stays: rows (100000), an age (7d) or a size (2GB). Default: all."
+        ),
     ] = None,
     particle_devices: Annotated[
         int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")
     ] = 1,
     print_rows: Annotated[
         bool | None,
-        typer.Option("--print/--no-print", help="JSON Lines on stdout. Default: into a pipe, or without --out."),
+        typer.Option(
+            "--print/--no-print", help="Print JSON Lines to stdout. Default: if stdout is a pipe, or without --out."
+        ),
     ] = None,
 ) -> None:
-    """Learn online from a stream, each row used once, and write where the hidden state is as the rows come.
+    """Learn online from a stream. Each row is used once, and the filtered state is written as the rows arrive.
 
-    Empty cells are missing values. A run that was stopped, by Ctrl-C or kill -9, goes on with --resume as if it had
-    not been.
+    Empty cells are missing values. --resume continues a run that was stopped by Ctrl-C or kill -9, with identical
+    results. The command ends with a verdict: good, learning, doubtful or failed. "failed" gives exit code 3.
 
     Example: backstream stream chaotic-rnn obs.csv --set dim=5 --out run/
 
     Example: sensor | backstream stream my_model.py:Drift - --columns x,y --time at | consumer
 
-    Example: backstream stream stochastic-volatility returns.csv --follow --learn-model --out run/ --resume
+    Example: backstream stream stochastic-volatility returns.csv --follow --learn phi,sigma --out run/ --resume
 
     Example: backstream stream chaotic-rnn plant.csv --set dim=2 --key sensor_id --time at --out run/
     """
@@ -154,18 +192,21 @@ def stream(
         "model": {"name": model, "parameters": parameters(set_)},
         "learning": {
             "family": family,
-            "components": components,
-            "learn": learn,
+            "components": number_or_word(components),
+            "learn": False if no_learn else None,
+            "fallback": fallback,
             "method": method,
             "lag": lag,
             "trajectories": trajectories,
             "particles": particles,
             "rate": rate,
+            "rate_halved_after": rate_halved_after,
             "width": width,
             "seed": seed,
-            "learn_model": learn_model,
-            "learn_parameters": names(learn_parameters),
+            "learn_model": True if learn == "all" else learn_model,
+            "learn_parameters": None if learn == "all" else names(learn),
             "model_rate": model_rate,
+            "model_rate_halved_after": model_rate_halved_after,
             "model_horizon": model_horizon,
             "horizon": horizon,
             "monitor_every": monitor_every,
@@ -210,7 +251,7 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
     if asked.source != "-" and not Path(asked.source).exists():  # said before seconds are spent on imports
         raise InputError(f"There is no file {asked.source}.")
     if asked.path is None and asked.resume:
-        raise InputError("--resume needs the run directory that it continues: --out run/.")
+        raise InputError("--resume needs the run directory: add --out run/.")
     stop = Stop()
     from backstream.cli import jax_setup
     from backstream.runs.store import check_directory
@@ -221,14 +262,17 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
         check_directory(asked.path, asked.resume)
     config, expected = effective(flags, config_file, asked.path)
     if asked.particle_devices > 1 and config.columns.key is None:
-        raise InputError("--particle-devices needs --key: one large stream is a fleet of one.")
+        raise InputError("--particle-devices needs --key, also for a single stream.")
     jax_setup.start(config.precision)
-    _learn(asked, config, expected, stop)
+    verdict = _learn(asked, config, expected, stop)
     if stop.requested():
         raise typer.Exit(stop.exit_code())
+    if verdict is not None and verdict.kind == "failed":
+        raise typer.Exit(NOT_USABLE)
 
 
-def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
+def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
+    """The verdict in the end; None where no row was read."""
     from backstream.engine.driver import learn
     from backstream.engine.preparation import check_fit
     from backstream.engine.progress import ProgressLine
@@ -258,8 +302,10 @@ def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> None:
     ):
         for piece in pieces:
             line.update(piece)
-            output.take(piece, line.say)
-    output.conclude()
+            output.take(piece)
+        verdict = pieces.verdict()
+    output.conclude(verdict)
+    return verdict
 
 
 def _opened(asked: _Request, config: Any, stop: Stop) -> Any:
@@ -292,38 +338,36 @@ class _Output:
 
     def __init__(self, asked: _Request, config: str):
         self._asked, self._config = asked, config
-        self._last = self._warnings = self._refused = 0
+        self._last = self._refused = 0
 
-    def take(self, piece: Any, say: Callable[[str], None]) -> None:
+    def take(self, piece: Any) -> None:
         from backstream.errors import RunError
         from backstream.runs.tables import write_rows
 
         begun, self._last = self._last > 0, piece.position
         self._refused += int(piece.rows.refused.sum())
-        for report in piece.reports:
-            for warning in report.warnings:
-                self._warnings += 1
-                whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
-                say(f"{whose} {report.t:,} rows: {warning}")
         if not self._asked.shown:
             return
         try:
             write_rows(_printed(piece.rows), None if begun else self._config)
         except BrokenPipeError:
             silence_stdout()
-            where = "" if self._asked.path is None else f" Everything up to there is saved in {self._asked.path}."
-            raise RunError(f"The reader of standard output went away after row {self._last}.{where}") from None
+            where = "" if self._asked.path is None else f" The rows up to there are saved in {self._asked.path}."
+            raise RunError(
+                f"The program that reads standard output has closed it after row {self._last}.{where}"
+            ) from None
         except OSError as error:
             silence_stdout()
             raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
 
-    def conclude(self) -> None:
-        if self._asked.path is None:
-            return
-        health = "no warnings" if not self._warnings else f"{self._warnings} warnings"
-        counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were refused"
-        path = visible(str(self._asked.path))
-        print(f"{self._last:,} rows read{counted}, {health}. Next: backstream inspect {path}", file=sys.stderr)
+    def conclude(self, verdict: Any) -> None:
+        from .open_run import say_verdict
+
+        counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were skipped"
+        after = "" if self._asked.path is None else f" Next: backstream inspect {self._asked.path}"
+        if after:
+            print(visible(f"{self._last:,} rows read{counted}.{after}"), file=sys.stderr)
+        say_verdict(verdict)
 
 
 def _printed(rows: Any) -> list[dict[str, Any]]:

@@ -43,6 +43,9 @@ def advance(
     ):
         for piece in pieces:
             line.update(piece)
+        verdict = pieces.verdict()
+    if verdict is not None and verdict.kind in ("doubtful", "failed"):
+        warn(str(verdict))
 
 
 def continued(config: Config, source: Any, inputs: Any) -> Source:

@@ -15,6 +15,7 @@ from backstream.data.identity import Check, Prefix, row_contents
 from backstream.data.rows import Batch
 from backstream.data.sources import Source
 from backstream.errors import RunError
+from backstream.learning import Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
@@ -46,7 +47,7 @@ def learn(
     holds: Holds = "all",
     stopped: Callable[[], bool] = lambda: False,
     warn: Callable[[str], None] = lambda sentence: None,
-) -> Generator[Progress, None, None]:
+) -> "Learning":
     """Reads a source to its end, or until `stopped()`, telling of each piece.
 
     With a writer, what it already holds is continued, and everything is saved at every `checkpoint_every` rows, at the
@@ -59,7 +60,25 @@ def learn(
     else:
         reader = FleetReader(model, config, source.name, mesh)
     loop = Loop(reader, source, config, writer, holds, stopped, warn)
-    return loop.run(lambda error, row: explained(error, model, source.name, row))
+    return Learning(loop.run(lambda error, row: explained(error, model, source.name, row)), reader)
+
+
+class Learning(Iterator[Progress]):
+    """A source as it is learned from, piece by piece."""
+
+    def __init__(self, pieces: Generator[Progress, None, None], reader: Reader):
+        self._pieces, self._reader = pieces, reader
+
+    def __next__(self) -> Progress:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stops after the latest piece; what was learned is saved."""
+        self._pieces.close()
+
+    def verdict(self) -> Verdict | None:
+        """Whether what has been learned so far can be used. None before any row has been read."""
+        return self._reader.verdict()
 
 
 class Loop:
@@ -95,7 +114,7 @@ class Loop:
                 if batch.new_file:  # the file before it may be gone the next time
                     yield from self._read(True, explain)
                     self._prefix = Prefix(self._position)
-                    self._save()
+                    self._save(same_position=True)
                 if len(batch):
                     self._reader.arrive(batch)
                     self._waiting = batch if self._waiting is None else self._waiting.then(batch)
@@ -164,8 +183,12 @@ class Loop:
             self._prefix.add(row)
         for rejected in progress.rejected:
             self._set_aside(rejected)
+        for report in progress.reports:
+            whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
+            for warning in report.warnings:
+                self._warn(f"{whose} {report.t:,} rows: {warning}")
         self._position = progress.position
-        self._last_time = piece.times[-1] if piece.times else None
+        self._last_time = next(filter(None, reversed(piece.times or [])), self._last_time)
         self._whole = True
         return progress
 
@@ -182,23 +205,29 @@ class Loop:
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
     def _resume(self, writer: RunWriter | MemoryRun) -> None:
-        start = writer.resume(self._reader.blank, self._warn)
+        start = writer.resume(self._reader.blank, self._warn, may_go_back=self._holds == "all")
         if start is None:
             return
         record = start.record
-        self._reader.restore(start.tree, record)
-        self._position = self._saved = start.position
-        self._last_time, self._prefix = record["time"], Prefix.restored(record["source"])
-        self._rejected, self._first_reason = record["rejected"], record["first_reason"]
-        for sentence in environment.differences(record["environment"]):
+        try:
+            self._reader.restore(start.tree, record)
+            self._position = self._saved = start.position
+            self._last_time, self._prefix = record["time"], Prefix.restored(record["source"])
+            self._rejected, self._first_reason = int(record["rejected"]), str(record["first_reason"])
+            differences = environment.differences(dict(record["environment"]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:  # its sums are right: not by chance
+            raise RunError(f"The checkpoint at row {start.position:,} holds no usable record: {error!r}.") from error
+        for sentence in differences:
             self._warn(sentence)
 
     def _overdue(self) -> bool:
         seconds = self._config.saving.checkpoint_seconds
         return bool(seconds) and time.monotonic() - self._saved_at >= seconds
 
-    def _save(self) -> None:
-        if self._writer is None or not self._whole or self._position == self._saved:
+    def _save(self, same_position: bool = False) -> None:
+        if self._writer is None or not self._whole or not self._position:
+            return
+        if self._position == self._saved and not same_position:
             return
         record: dict[str, Any] = {
             "time": self._last_time,
@@ -207,6 +236,8 @@ class Loop:
             "first_reason": self._first_reason,
             "environment": environment.current(),
         }
+        verdict = self._reader.verdict()
+        record["verdict"] = None if verdict is None else verdict.record()
         self._whole = False  # a save that fails is not tried a second time
         self._writer.commit(self._position, self._reader.tree(), {**record, **self._reader.record()})
         self._whole, self._saved, self._saved_at = True, self._position, time.monotonic()

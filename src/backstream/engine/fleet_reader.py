@@ -15,10 +15,11 @@ from jax.sharding import Mesh
 from backstream.data import parsing
 from backstream.data.rows import Batch, Problem
 from backstream.errors import InputError
-from backstream.learning import Fleet, Panel
+from backstream.learning import Fleet, Panel, Report, Verdict
+from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
-from backstream.runs.logs import Rejected
+from backstream.runs.logs import Rejected, decode_report, report_record
 
 from .preparation import Prepared, prepare
 from .reader import Reader
@@ -111,14 +112,16 @@ class FleetReader(Reader):
         self._model, self._config, self._name, self._mesh = model, config, name, mesh
         self._prepared: Prepared | None = None
         self._fleet: Fleet | None = None
+        self._latest = dict[str, Report]()
         self._ticker, self._ticks = Ticker(config.fleet.tick_rows, config.saving.checkpoint_every), list[int]()
 
     def blank(self, record: dict[str, Any]) -> Any:
-        return self._made(record.get("inputs")).blank(record["fleet"])
+        return self._made(record).blank(record["fleet"])
 
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
         assert self._fleet is not None
         self._fleet.restore(tree, record["fleet"])
+        self._latest = {name: decode_report(latest) for name, latest in record.get("latest", {}).items()}
 
     def arrive(self, batch: Batch) -> None:
         self._ticks += [self._ticker.place(batch.first + i, key) for i, key in enumerate(batch.keys or [])]
@@ -131,7 +134,7 @@ class FleetReader(Reader):
         return int(np.searchsorted(np.asarray(self._ticks), self._ticker.open))
 
     def read(self, batch: Batch) -> Progress:
-        fleet, keys = self._fleet or self._made(self._first_inputs(batch)), batch.keys or []
+        fleet, keys = self._fleet or self._made({"inputs": self._first_inputs(batch)}), batch.keys or []
         ticks, self._ticks = np.asarray(self._ticks[: len(batch)], np.int64), self._ticks[len(batch) :]
         batch, elapsed = self._with_elapsed(fleet, batch)
         good = [i for i in range(len(batch)) if i not in batch.problems]
@@ -147,6 +150,9 @@ class FleetReader(Reader):
             None if batch.times is None else [batch.times[i] for i in good],
         )
         fleet.row = batch.first + len(batch)
+        for report in reports:
+            self._latest[report.stream or ""] = later(self._latest.get(report.stream or ""), report)
+        self._latest = {name: report for name, report in self._latest.items() if name in fleet.members}
         rejected = [
             Rejected(batch.first + i, keys[i], problem.reason, problem.content)
             for i, problem in sorted(batch.problems.items())
@@ -155,6 +161,9 @@ class FleetReader(Reader):
         rows = Filtered(batch.first, batch.times, *spread, keys=keys)
         return Progress(fleet.row, rows, reports, rejected)
 
+    def verdict(self) -> Verdict | None:
+        return None if self._fleet is None else self._fleet.verdict(self._latest, self._config.columns.observed)
+
     def tree(self) -> Any:
         assert self._fleet is not None
         self._fleet.tidy()
@@ -162,10 +171,11 @@ class FleetReader(Reader):
 
     def record(self) -> dict[str, Any]:
         assert self._prepared is not None and self._fleet is not None
-        return {"inputs": self._prepared.first_inputs(), "fleet": self._fleet.record()}
+        latest = {name: report_record(report) for name, report in self._latest.items()}
+        return {**self._prepared.record(), "fleet": self._fleet.record(), "latest": latest}
 
-    def _made(self, inputs: Any) -> Fleet:
-        self._prepared = prepare(self._model, self._config, inputs)
+    def _made(self, record: dict[str, Any]) -> Fleet:
+        self._prepared = prepare(self._model, self._config, record)
         self._fleet = assemble(self._prepared, self._config, self._mesh)
         return self._fleet
 

@@ -1,23 +1,28 @@
-"""Five lines to a result: learn from a source, and open what was learned."""
+"""`learn`: from a source to a result. `load`: open a saved result."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 
 from backstream.data.arrays import as_table
 from backstream.data.columns import Columns
 from backstream.data.sources import ALL, open_source
 from backstream.errors import InputError
 from backstream.learning import FleetSettings, Settings
+from backstream.learning.parameters import ALL_PARAMETERS, steps_by_name
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config, Precision, Saving
+from backstream.runs.memory import MemoryRun
 from backstream.runs.model_registry import describe
 from backstream.runs.store import check_directory
 
-from .advance import Warn, write
+from .advance import Warn, advance, write
 from .memory_result import MemoryResult
-from .preparation import check_fit
+from .preparation import check_fit, require_writable
 from .result import Result
 from .run import Run
 
@@ -28,6 +33,7 @@ def learn(
     *,
     inputs: Any = None,
     out: str | Path | None = None,
+    learn: str | Sequence[str] | Mapping[str, Any] = (),
     settings: Settings | None = None,
     columns: Columns = ALL,
     saving: Saving | None = None,
@@ -36,33 +42,39 @@ def learn(
     progress: bool = True,
     warn: Warn = print,
 ) -> Result:
-    """Learns from a source, each row used once.
+    """Reads a source once, row by row, and returns the estimated states and what was learned.
 
     Args:
-        model: The model.
-        source: An array [T, dy] or [T], a pandas Series or DataFrame, an Arrow table, or the path of a CSV, JSON Lines
-            or Parquet file.
-        inputs: The known inputs of each row, [T, k] or [T]. Those of a file or a table may be columns of it instead.
-        out: A run directory to write, as `backstream stream` does. Without it the result is in memory.
-        settings: What is learned, and how.
-        columns: Which columns are what, where they have names. With a `key` it is a run of many streams.
-        saving: When and how `out` is written.
-        fleet: How many streams are learned together.
-        resume: Whether a run in `out` that was stopped goes on after the last row that it saved.
-        progress: Whether a line shows how far it is, on a terminal or in a notebook.
-        warn: Called with each warning.
+        model: The state-space model.
+        source: The observations: an array of shape [T, dy] or [T], a pandas Series or DataFrame, an Arrow table, or the
+            path of a CSV, JSON Lines or Parquet file. NaN and empty cells are missing values.
+        inputs: Known inputs of each row, of shape [T, k] or [T]. For a file or a table, you can use `columns` instead.
+        out: A run directory to write while the rows are read. By default the result is kept in memory.
+        learn: The parameters of the model to learn: field names, "all", or a dictionary from names to optax
+            transformations. Use a dot for a part of a field. By default the parameters are fixed, unless `settings`
+            says otherwise.
+        settings: How to learn.
+        columns: The roles of the columns of a file or a table. With a `key`, the source holds many streams.
+        saving: When and how to write `out`.
+        fleet: Settings for many streams.
+        resume: Continue the run in `out` after the last row that it saved.
+        progress: Show a progress line on a terminal or in a notebook.
+        warn: A function that is called with each warning.
 
     Returns:
-        The result, a `Run` where there is a directory.
+        The result. It is a `Run` if `out` is given.
 
     Raises:
-        InputError: Where model, source, columns and settings do not fit together.
-        RunError: Where a row cannot be used, or the directory cannot be written.
+        InputError: If the model, the source, the columns and the settings do not match.
+        RunError: If a row cannot be used, or the directory cannot be written.
 
     Example:
+        ```python
         result = bs.learn(model, ys, inputs=us)
-        result = bs.learn(model, "obs.csv", out="run/", settings=bs.Settings(learn_model=True))
+        result = bs.learn(model, "obs.csv", out="run/", learn=["phi", "sigma"])
+        result = bs.learn(model, ys, learn={"phi": optax.adam(1e-3), "sigma": optax.sgd(1e-4)})
         result = bs.learn(model, "plant.csv", out="plant/", columns=bs.Columns(key="sensor_id"))
+        ```
     """
     precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
     table, columns = as_table(source, inputs, columns)
@@ -70,26 +82,60 @@ def learn(
     config = Config(
         precision=precision,
         model=describe(model),
-        learning=settings or Settings(),
+        learning=_choosing(settings or Settings(), learn),
         columns=opened.columns,
         saving=saving or Saving(),
         fleet=fleet or FleetSettings(),
+        model_optimiser=_steps(model, learn) if isinstance(learn, Mapping) else None,
     )
     check_fit(model, config)
     if out is None:
         if resume or config.columns.key is not None:
             what = "A run of many streams" if config.columns.key is not None else "A run that is resumed"
             raise InputError(f"{what} needs a directory: out='run/'.")
-        return MemoryResult.begin(model, config, opened, progress, warn)
+        kept = MemoryRun()
+        advance(model, opened, config, kept, progress, warn, "rest")
+        return MemoryResult(model, config, kept, ((source, inputs),))
+    require_writable(config)
     path = Path(out)
     check_directory(path, resume)
     write(model, path, config, opened, progress, warn, holds="all", resume=resume)
-    return Run(path, model)
+    return Run(path, model, ((source, inputs),))
+
+
+def _choosing(settings: Settings, learn: str | Iterable[str]) -> Settings:
+    """The settings with the parameters to learn."""
+    names = (learn,) if isinstance(learn, str) else tuple(learn)
+    if ALL_PARAMETERS in names:
+        return replace(settings, learn_model=True, learn_parameters=())
+    return replace(settings, learn_parameters=names) if names else settings
+
+
+def _steps(model: StateSpaceModel, learn: Mapping[str, Any]) -> optax.GradientTransformation | None:
+    try:
+        return steps_by_name(model, learn) if learn else None
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
 
 
 def load(path: str | Path, model: StateSpaceModel | str | None = None) -> Run:
     """Opens a run directory.
 
-    `model` may be left out for shipped models and for files that you have trusted (`backstream trust run/`).
+    Args:
+        path: The directory.
+        model: Your model, or its name (`file.py:Class` or `package.module:Class`). Not needed for built-in models and
+            for files that you have trusted with `backstream trust run/`.
+
+    Returns:
+        The run, with the same methods as the result of `learn`.
+
+    Raises:
+        InputError: If the directory is not a run, or the model differs from the one of the run.
+
+    Example:
+        ```python
+        run = bs.load("run/", model)
+        run.smooth("obs.csv").mean
+        ```
     """
     return Run(path, model)

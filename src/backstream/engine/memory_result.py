@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstream.data.sources import Source
-from backstream.learning import Report
+from backstream.learning import Report, Verdict
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
@@ -15,39 +14,33 @@ from backstream.runs.memory import MemoryRun
 from backstream.runs.store import check_directory, write_run
 
 from .advance import Warn, advance, continued
+from .preparation import require_writable
 from .result import FilteredRows, Learned, Result
 from .run import Run, restore
 
 
 class MemoryResult(Result):
-    """A result that is in memory only; `save` writes it."""
+    """A result in memory. `save` writes it to a directory."""
 
-    def __init__(self, model: StateSpaceModel, config: Config, kept: MemoryRun):
+    def __init__(self, model: StateSpaceModel, config: Config, kept: MemoryRun, given: tuple[tuple[Any, Any], ...]):
         self.config, self.warnings, self._name = config, [], "The result"
-        self._start, self._kept = model, kept
-
-    @classmethod
-    def begin(
-        cls, model: StateSpaceModel, config: Config, source: Source, progress: bool, warn: Warn
-    ) -> "MemoryResult":
-        kept = MemoryRun()
-        advance(model, source, config, kept, progress, warn, "rest")
-        return cls(model, config, kept)
+        self._start, self._kept, self._given = model, kept, given
 
     def learn(self, source: Any, inputs: Any = None, *, progress: bool = True, warn: Warn = print) -> "MemoryResult":
-        """The result after further rows; this one stays as it is."""
+        """Learns from more rows and returns a new result. This result does not change."""
         kept = self._kept.copy()
         advance(self._start, continued(self.config, source, inputs), self.config, kept, progress, warn, "rest")
-        return MemoryResult(self._start, self.config, kept)
+        return MemoryResult(self._start, self.config, kept, (*self._given, (source, inputs)))
 
     def save(self, path: str | Path) -> Run:
-        """Writes a run directory, which `load` opens and `learn` goes on with."""
+        """Writes a run directory, for `bs.load`."""
+        require_writable(self.config)
         check_directory(Path(path), resume=False)
         assert self._kept.checkpoint is not None
         write_run(
             Path(path), self.config, self._table(), self._kept.reports, self._kept.rejected, self._kept.checkpoint
         )
-        return Run(path, self._start)
+        return Run(path, self._start, self._given)
 
     @property
     def filtered(self) -> FilteredRows:
@@ -63,6 +56,11 @@ class MemoryResult(Result):
     @property
     def rejected(self) -> list[Rejected]:
         return self._kept.rejected
+
+    @property
+    def health(self) -> Verdict:
+        assert self._kept.checkpoint is not None
+        return Verdict.restored(self._kept.checkpoint.record["verdict"])
 
     @cached_property
     def learned(self) -> Learned:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from backstream.data.rows import Batch
+from backstream.learning import Verdict
 
 from .results import Progress
 
@@ -34,6 +35,10 @@ class Reader(ABC):
     @abstractmethod
     def read(self, batch: Batch) -> Progress:
         """Learns from the next rows. Where this raises, the reader is of no use any more."""
+
+    @abstractmethod
+    def verdict(self) -> Verdict | None:
+        """Whether what has been learned so far can be used. None before any row has been read."""
 
     @abstractmethod
     def tree(self) -> Any:

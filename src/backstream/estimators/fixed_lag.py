@@ -19,7 +19,7 @@ from backstream._jax.choosing import choose
 from backstream._jax.compensated_sums import CompensatedSum
 from backstream.families.backward import Chain, backward_chain, first_state, sample_backward, sample_chain
 from backstream.families.base import BackwardFamily, State
-from backstream.gaussian import Gaussian
+from backstream.laws.gaussian import Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from backstream._jax.choosing import choose
-from backstream.gaussian import LOG_2PI, Gaussian
+from backstream.laws.gaussian import LOG_2PI, Gaussian
 from backstream.models.base import StateSpaceModel
 
 from .base import BackwardFamily, Inputs, State

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Float
 
 from backstream.families.kernels import Kernel
-from backstream.gaussian import scaled_cholesky
+from backstream.laws.gaussian import scaled_cholesky
 from backstream.models.base import StateSpaceModel
 
 State = Any

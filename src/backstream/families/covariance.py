@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from backstream.gaussian import inverse
+from backstream.laws.gaussian import inverse
 from backstream.models.matrices import Scale
 
 ULPS = 2

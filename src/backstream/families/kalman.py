@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from backstream.families.base import BackwardFamily
 from backstream.families.covariance import PositiveDefinite
 from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
-from backstream.gaussian import cholesky, inverse
+from backstream.laws.gaussian import cholesky, inverse
 from backstream.models.linear_gaussian import LinearGaussian, Matrices
 from backstream.models.matrices import Matrix, dense, multiply
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from backstream.gaussian import Gaussian, inverse_root
+from backstream.laws.gaussian import Gaussian, inverse_root
 
 
 class AffineKernel(NamedTuple):

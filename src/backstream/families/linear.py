@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from backstream.families.covariance import PositiveDefinite, guard
 from backstream.families.kernels import AffinePotential
-from backstream.gaussian import Gaussian, cholesky, inverse, pack, unpack
+from backstream.laws.gaussian import Gaussian, cholesky, inverse, pack, unpack
 from backstream.models.matrices import (
     Matrix,
     dense,

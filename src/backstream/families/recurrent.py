@@ -12,7 +12,7 @@ from backstream.families.base import BackwardFamily
 from backstream.families.covariance import PositiveDefinite, guard
 from backstream.families.kernels import FreePotential
 from backstream.families.networks import perceptron
-from backstream.gaussian import Gaussian
+from backstream.laws.gaussian import Gaussian
 from backstream.models.matrices import require_positive
 
 

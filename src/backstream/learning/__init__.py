@@ -5,15 +5,19 @@ from .monitor import Monitor, Report
 from .multistream.fleet import Fleet, FleetSettings
 from .multistream.panel import Panel, PanelState
 from .offline import Fit, fit, fit_within_epochs
-from .online import Info, LearnerState, OnlineLearner
+from .online import OnlineLearner
+from .particle_reference import Reference
 from .per_step import PerStepLearner
 from .presets import Settings, build, default_learner
+from .records import Info, LearnerState
 from .steps import Settling
-from .theta import Parameter, current_parameters
+from .theta import Evidence, Parameter, current_parameters, step_evidence
+from .verdict import Reason, Verdict
 from .watched_learner import WatchedLearner, WatchedState
 
 __all__ = [
     "Averaging",
+    "Evidence",
     "Fit",
     "Fleet",
     "FleetSettings",
@@ -25,9 +29,12 @@ __all__ = [
     "PanelState",
     "Parameter",
     "PerStepLearner",
+    "Reason",
+    "Reference",
     "Report",
     "Settings",
     "Settling",
+    "Verdict",
     "WatchedLearner",
     "WatchedState",
     "build",
@@ -35,4 +42,5 @@ __all__ = [
     "default_learner",
     "fit",
     "fit_within_epochs",
+    "step_evidence",
 ]

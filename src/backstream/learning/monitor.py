@@ -16,11 +16,16 @@ import numpy as np
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
-from .online import Info, LearnerState, OnlineLearner
+from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
+from .online import OnlineLearner
+from .particle_reference import Reference, particle_reference
+from .records import Info, LearnerState
 from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
+COMPARED = 8
+"""Windows from one comparison with particle filters to the next, in a long run."""
 
 
 class Report(NamedTuple):
@@ -47,6 +52,15 @@ class Report(NamedTuple):
     row: int | None = None
     parameters: dict[str, Parameter] | None = None
     """θ by the names of the model's fields, where it is learned."""
+    reference: Reference | None = None
+    """What particle filters say of the first rows of the window; None where q is exact, and has nothing to lose, and in
+    most windows of a long run."""
+
+
+def _is_compared(window: int) -> bool:
+    """Whether the result is compared with particle filters after so many windows: often at first, then at every
+    COMPARED-th."""
+    return window & (window - 1) == 0 or window % COMPARED == 0
 
 
 class Monitor(eqx.Module):
@@ -66,6 +80,8 @@ class Monitor(eqx.Module):
     most_refused: float = eqx.field(static=True, default=0.01)
     least_fall: float = eqx.field(static=True, default=0.1)
     surprise: float = eqx.field(static=True, default=5.0)
+    check_components: bool = eqx.field(static=True, default=False)
+    """Whether it tries several components on some of the windows, and says where they are needed."""
 
     def __check_init__(self):
         if self.window < 2:
@@ -103,12 +119,15 @@ class Monitor(eqx.Module):
         if not agree:
             warnings.append(
                 f"The learner says {elbo:.2f} nats per observation, unbiased trajectories say {unbiased:.2f}: "
-                "its gradient cannot be trusted here."
+                "its gradient cannot be trusted here. Try the method window, or more --particles."
             )
         if ess < self.least_ess:
-            warnings.append(f"The effective sample size is {ess:.1f}: too few samples carry the weight.")
+            warnings.append(
+                f"The effective sample size is {ess:.1f}: too few samples have weight. Try more --particles, or "
+                "the method window."
+            )
         if refused > self.most_refused:
-            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
+            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were skipped.")
         reached = float(average.mean())
         if watch.fell(reached, self.least_fall, self.surprise):
             warnings.append(
@@ -119,6 +138,7 @@ class Monitor(eqx.Module):
             warnings.append(
                 f"The unbiased ELBO of the result is {reached:.2f} nats per observation; it has been {watch.best:.2f}."
             )
+        warnings += parameter_warnings(learner, state, self.window) + self._advice(p, watch, state, ys, inputs)
         report = Report(
             int(state.t),
             elbo,
@@ -128,10 +148,30 @@ class Monitor(eqx.Module):
             ess,
             float(np.median(infos.gradient_norm)),
             refused,
-            tuple(warnings + parameter_warnings(learner, state, self.window)),
+            tuple(warnings),
             parameters=current_parameters(learner, state),
+            reference=self.compare(learner, watch, state, ys, inputs) if _is_compared(watch.windows + 1) else None,
         )
         return watch.next(_copy(state.result_state()), reached), report
+
+    def _advice(self, p, watch: "Watch", state: LearnerState, ys: Any, inputs: Any) -> list[str]:
+        """What several components would add, now and then."""
+        q, due = state.result(), (watch.windows + 1) % EVERY == 0 and self.window >= CHECKED_ROWS
+        if not (self.check_components and due and can_be_checked(q)):
+            return []
+        gap = log_score_gap(p, q, watch.anchor, ys, inputs)
+        return [gap.advice()] if gap.is_clear() else []
+
+    def compare(
+        self, learner: OnlineLearner, watch: "Watch", state: LearnerState, ys: Any, inputs: Any
+    ) -> Reference | None:
+        """The result beside particle filters on the first of the rows since the monitor looked last; None where it is
+        exact, or where there are none."""
+        q = state.result()
+        if not len(ys) or (isinstance(q, ScoringFamily) and q.exact):
+            return None
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 2)
+        return particle_reference(learner.current_model(state), q, watch.anchor, ys, inputs, key=key)
 
     def _elbos(self, p, q: BackwardFamily, anchor: Any, ys: Any, inputs: Any, infos: Info, key: Any) -> np.ndarray:
         """Unbiased values of the window's ELBO per observation, one for each trajectory.

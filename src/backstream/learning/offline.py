@@ -82,14 +82,14 @@ def fit_within_epochs(
     """
     _check_epochs(num_epochs)
     elbo, refused, optimiser = [], 0, None
-    first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
+    first = jax.tree.map(lambda leaf: leaf[0], inputs)
     for epoch in range(num_epochs):
-        state, info = learner.init(q, ys[0], first, key=jax.random.fold_in(key, epoch))
+        state = learner.init(q, first, key=jax.random.fold_in(key, epoch))
         if optimiser is not None and not restart_optimiser:
             state = state._replace(optimiser=optimiser)
-        state, infos = learner.scan(state, ys[1:], rest)
+        state, infos = learner.scan(state, ys, inputs)
         q, optimiser = state.q, state.optimiser
-        elbo.append((float(info.elbo) + infos.elbo.sum()) / len(ys))
+        elbo.append(infos.elbo.sum() / len(ys))
         refused += int(state.refused)
     return Fit(q, np.asarray(elbo), np.asarray(refused))
 

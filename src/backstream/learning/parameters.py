@@ -2,17 +2,22 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpyro.distributions import biject_to, constraints
 
 from backstream.models.base import StateSpaceModel
+
+ALL_PARAMETERS = "all"
+"""The name of all parameters."""
 
 
 class ModelParameters(eqx.Module):
@@ -97,6 +102,30 @@ def free_parameters(p: StateSpaceModel, names: Sequence[str] = ()) -> PyTree:
         _check_learnable(p, name)
         free = eqx.tree_at(lambda tree, name=name: _part(tree, name), free, _part(everything, name))
     return free
+
+
+def steps_by_name(p: StateSpaceModel, steps: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Steps for θ that differ from parameter to parameter: those of the longest name that a parameter belongs to, or
+    of "all" where it belongs to none.
+
+    Raises ValueError for what cannot be learned, TypeError for what is no optax transformation.
+    """
+    for name, own in steps.items():
+        if not isinstance(own, optax.GradientTransformation):
+            raise TypeError(f"The steps of {name} must be an optax transformation, not {own!r}.")
+    names = tuple(name for name in steps if name != ALL_PARAMETERS)
+    free = free_parameters(p, names)
+    raw = ModelParameters(p, None if ALL_PARAMETERS in steps else free).unconstrained()
+
+    def label(path, leaf) -> str:
+        own = _named(path)
+        return max((name for name in names if _belongs(own, name)), key=len, default=ALL_PARAMETERS)
+
+    return optax.partition({**steps}, jax.tree_util.tree_map_with_path(label, raw))
+
+
+def _belongs(own: str, name: str) -> bool:
+    return own.startswith(name) and own[len(name) : len(name) + 1] in ("", ".", "[")
 
 
 def _check_learnable(p: StateSpaceModel, name: str) -> None:

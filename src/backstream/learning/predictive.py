@@ -2,7 +2,8 @@
 
 The prediction is a set of draws: states from q_{t-1}, moved by the model's transition and seen through its emission.
 The rank of the observation among the draws is its PIT value (probability integral transform). With exact predictions
-the values are independent and uniform between 0 and 1, for any law, whatever the number of draws.
+the values are independent and uniform between 0 and 1, for any law, whatever the number of draws. So is the rank of the
+row's predictive density among those of draws: it needs no order of values, and sees all columns together.
 """
 
 from typing import NamedTuple
@@ -15,10 +16,14 @@ from numpyro.distributions import constraints
 
 from backstream.families.base import BackwardFamily
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
+from backstream.models.density import log_emission
 from backstream.models.laws import Law, columns_of, draw, factorises, filled, support_of
 
 LABELS = dist.CategoricalProbs, dist.CategoricalLogits
-"""Laws of names that happen to be numbers: they have no order, and so no rank."""
+"""Laws of names that happen to be numbers: they have no order, and so no PIT values."""
+REPLICATES, COMPARED = 8, 4
+"""One of so many draws is a replicate of the row, whose density is compared with that of the row; one of so many is a
+state under which those densities are computed. More would say little more, and cost most of a row's time."""
 
 
 class Predictive(NamedTuple):
@@ -28,11 +33,14 @@ class Predictive(NamedTuple):
     """The randomised rank of each column among the draws, between 0 and 1."""
     residual: Float[Array, " dy"]
     """Each column less the mean of the draws, in their standard deviations."""
+    rank: Float[Array, ""]
+    """The randomised rank of the row's predictive density among those of replicates: low where the row is less
+    probable than it should be, high where it is more so."""
 
     @classmethod
     def unknown(cls, like: Float[Array, " dy"]) -> "Predictive":
         nothing = jnp.full_like(like, jnp.nan)
-        return cls(nothing, nothing)
+        return cls(nothing, nothing, jnp.full((), jnp.nan, like.dtype))
 
 
 def predictive_scores(
@@ -46,7 +54,7 @@ def predictive_scores(
     *,
     key: Array,
 ) -> Predictive:
-    """PIT values and residuals of y, from `num_draws` draws of the prediction.
+    """PIT values, residuals and rank of y, from `num_draws` draws of the prediction.
 
     Args:
         p: The model.
@@ -60,7 +68,7 @@ def predictive_scores(
     """
     mean, _ = q.moments(before)
     law = emission_law(p, mean, u)
-    if not num_draws or not _is_ordered(law):
+    if not num_draws:
         return Predictive.unknown(y)
     keys = jax.random.split(key, (2, num_draws))  # one call: the keys cost more than what is drawn with them
 
@@ -77,8 +85,28 @@ def predictive_scores(
     def see(x, key):
         return draw(emission_law(p, x, u), key=key).astype(y.dtype)
 
-    draws = jax.vmap(see)(jax.lax.cond(first, begin, move), keys[1])
-    return _compared(law, draws, y, jax.random.uniform(key, y.shape, y.dtype))
+    states = jax.lax.cond(first, begin, move)
+    draws = jax.vmap(see)(states, keys[1])
+    uniform = jax.random.uniform(key, (len(y) + 1,), y.dtype)
+    compared = _compared(law, draws, y, uniform[1:]) if _is_ordered(law) else Predictive.unknown(y)
+    return compared._replace(rank=_rank(p, states, draws, y, u, uniform[0]))
+
+
+def _rank(p: StateSpaceModel, states: Array, draws: Array, y: Array, u: Inputs, uniform: Array) -> Float[Array, ""]:
+    """That of the row's density under some of the states among those of replicates, which came from others."""
+    count, compared = len(draws) // REPLICATES, len(draws) // COMPARED
+    if not count:
+        return jnp.full((), jnp.nan, y.dtype)
+    replicates = jnp.where(jnp.isnan(y), jnp.nan, draws[:count])
+
+    def density(row):
+        return jax.nn.logsumexp(jax.vmap(lambda x: log_emission(p, x, row, u))(states[count : count + compared]))
+
+    found = jax.vmap(density)(jnp.concatenate([y[None], replicates]))
+    below, equal = (found[1:] < found[0]).sum(), (found[1:] == found[0]).sum()
+    rank = (below + uniform * (equal + 1)) / (count + 1)
+    known = ~jnp.isnan(y).all() & ~jnp.isnan(found).any() & jnp.isfinite(draws).all()
+    return jnp.where(known, rank, jnp.nan).astype(y.dtype)
 
 
 def _is_ordered(law: Law) -> bool:
@@ -98,4 +126,5 @@ def _compared(
     spread = draws.std(0, ddof=1)
     residual = (value - draws.mean(0)) / jnp.where(spread > 0, spread, 1.0)
     known = ~jnp.isnan(y) & jnp.isfinite(draws).all(0)
-    return Predictive(*(jnp.where(known, part, jnp.nan).astype(y.dtype) for part in (pit, residual)))
+    pit, residual = (jnp.where(known, part, jnp.nan).astype(y.dtype) for part in (pit, residual))
+    return Predictive.unknown(y)._replace(pit=pit, residual=residual)

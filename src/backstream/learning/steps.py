@@ -15,18 +15,21 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, PyTree
 
-SEARCH_BLOCK, ROWS_PER_PARAMETER = 200, 25
-"""Rows of the first blocks: so many, or so many for each parameter."""
+SEARCH_BLOCK, SCORES_PER_PARAMETER = 200, 25
+"""Rows of the first blocks: so many, or so many for each parameter. A block has as many scores for each parameter too:
+where a score is the mean of many rows, few of them would make a poor J."""
 WATCH_BLOCK = 250
 """Rows over which a jump is looked for."""
 RECENT = 50
-"""Rows over which the search averages."""
+"""Scores over which the search averages."""
 WIDEST_ERROR = 0.5
 """Largest standard error after one block, in the parameter's unit, with which the search may end."""
 LEAST_INFORMATION = 1e-6
 """Of a row about a parameter, in its unit. Below, as for those of the prior, the parameter stays as it is."""
 LEAST_UNIT, LARGEST_UNIT = 0.3, 5.0
 """A parameter's unit lies between these (or goes up to its value): logarithms and log odds are of order one."""
+LENGTHENING = 64
+"""Rows up to which a step of the search along the mean of n scores is √n times as long."""
 GAIN, MEAN_GAIN = 3.0, 3.0
 """Gains are GAIN/age for the steps and MEAN_GAIN/age for their running mean."""
 INFLATION = 1.30
@@ -38,6 +41,8 @@ class Block(NamedTuple):
     """Sums over the rows of a block."""
 
     rows: Float[Array, ""]
+    scores: Float[Array, ""]
+    """How many there were: as many as rows, unless several rows come together."""
     score: Float[Array, " p"]
     theta: Float[Array, " p"]
     outer: Float[Array, "p p"]
@@ -45,12 +50,13 @@ class Block(NamedTuple):
 
     @classmethod
     def empty(cls, size: int, dtype) -> "Block":
-        zeros = jnp.zeros(size, dtype)
-        return cls(jnp.zeros((), dtype), zeros, zeros, jnp.zeros((size, size), dtype))
+        zero, zeros = jnp.zeros((), dtype), jnp.zeros(size, dtype)
+        return cls(zero, zero, zeros, zeros, jnp.zeros((size, size), dtype))
 
     def add(self, rows: Array, score: Array, theta: Array) -> "Block":
         return Block(
             self.rows + rows,
+            self.scores + 1,
             self.score + rows * score,
             self.theta + rows * theta,
             self.outer + rows**2 * jnp.outer(score, score),
@@ -115,6 +121,8 @@ class SettlingState(NamedTuple):
     """What the rule remembers. Vectors are θ as one, unconstrained."""
 
     rows: Float[Array, ""]
+    scores: Float[Array, ""]
+    """How many have been read: as many as rows, unless several rows come together."""
     first: Float[Array, " p"]
     second: Float[Array, " p"]
     """The moments of Adam."""
@@ -133,6 +141,8 @@ class SettlingState(NamedTuple):
     """Of the latest block that was complete."""
     restarts: Float[Array, ""]
     """How often the gain was raised again."""
+    restarted_at: Float[Array, ""]
+    """Rows read when that happened last."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,7 @@ class Settling:
         zero, zeros, empty = jnp.zeros((), dtype), jnp.zeros(size, dtype), Block.empty(size, dtype)
         return SettlingState(
             rows=zero,
+            scores=zero,
             first=zeros,
             second=zeros,
             information=jnp.zeros((size, size), dtype),
@@ -169,6 +180,7 @@ class Settling:
             mean=vector,
             misfit=jnp.asarray(jnp.inf, dtype),
             restarts=zero,
+            restarted_at=zero,
         )
 
     def update(
@@ -179,8 +191,8 @@ class Settling:
         vector, restore = ravel_pytree(theta)
         score, rows = -ravel_pytree(gradient)[0], jnp.asarray(rows, vector.dtype)
         before = Information.of(state.information, _rows_of_information(state), vector)
-        searching, state = self._search(state, score, before)
-        newton = before.within(self._gain(state.age, GAIN) * before.solve(score), 0.1)
+        searching, state = self._search(state, score, before, rows)
+        newton = before.within(self._gain(state.age, GAIN, rows) * before.solve(score), 0.1)
         moved = vector + jnp.where(state.settled, newton, searching)
         moved, state = self._judge(self._remember(state, rows, score, moved), moved)
         return restore(moved - vector), state
@@ -197,25 +209,31 @@ class Settling:
             spread = jnp.maximum(spread, 1 / (4 * self.horizon))
         return jnp.where(state.settled, spread * information.inverse(), jnp.nan)
 
-    def _search(self, state: SettlingState, score, before: Information) -> tuple[Array, SettlingState]:
-        """Adam, whose step is in units of the parameters."""
+    def _search(self, state: SettlingState, score, before: Information, rows) -> tuple[Array, SettlingState]:
+        """Adam, whose step is in units of the parameters. With √n times the length for n rows it wanders as far around
+        the optimum, in standard errors of a block, as it does with the rows one by one."""
         first = 0.9 * state.first + 0.1 * score
         second = 0.99 * state.second + 0.01 * score**2
-        t = state.rows + 1
+        t = state.scores + 1
         direction = first / (1 - 0.9**t) / (jnp.sqrt(second / (1 - 0.99**t)) + 1e-12)
-        return self.rate * before.unit * direction, state._replace(first=first, second=second)
+        length = self.rate * jnp.sqrt(jnp.minimum(rows, LENGTHENING))
+        return length * before.unit * direction, state._replace(first=first, second=second)
 
-    def _gain(self, age: Array, numerator: float) -> Array:
-        gain = numerator / (age + numerator)
-        return gain if self.horizon is None else jnp.maximum(gain, numerator / GAIN / self.horizon)
+    def _gain(self, age: Array, numerator: float, rows: Array) -> Array:
+        """Of so many rows at once: about the sum of what each would have."""
+        gain = numerator * rows / (age + numerator * rows)
+        if self.horizon is None:
+            return gain
+        return jnp.maximum(gain, 1 - (1 - numerator / GAIN / self.horizon) ** rows)
 
     def _remember(self, state: SettlingState, rows, score, theta) -> SettlingState:
         """The row in the running means."""
         age = state.age + rows
-        recent = jnp.maximum(1 / (state.rows + 1), 1 / RECENT)
-        weight, slow = (jnp.where(state.settled, self._gain(age, gain), recent) for gain in (GAIN, MEAN_GAIN))
+        recent = jnp.maximum(1 / (state.scores + 1), 1 / RECENT)
+        weight, slow = (jnp.where(state.settled, self._gain(age, gain, rows), recent) for gain in (GAIN, MEAN_GAIN))
         return state._replace(
             rows=state.rows + rows,
+            scores=state.scores + 1,
             age=age,
             information=state.information + weight * (rows * jnp.outer(score, score) - state.information),
             mean=state.mean + slow * (theta - state.mean),
@@ -226,7 +244,8 @@ class Settling:
     def _judge(self, state: SettlingState, theta: Array) -> tuple[Array, SettlingState]:
         """At the end of a block: whether the search has settled, or a settled run has to be faster or search again."""
         block, watch, size = state.block, state.watch, theta.size
-        over, watched = block.rows >= state.block_length, watch.rows >= WATCH_BLOCK
+        over = (block.rows >= state.block_length) & (block.scores >= SCORES_PER_PARAMETER * size)
+        watched = watch.rows >= WATCH_BLOCK
         J = jnp.where(state.settled, state.information, block.outer / block.count())
         now = Information.of(J, block.rows, theta)
         misfit = now.misfit(block)
@@ -250,12 +269,13 @@ class Settling:
             mean=jnp.where(settles, start, state.mean),
             misfit=jnp.where(over, misfit, state.misfit),
             restarts=state.restarts + off,
+            restarted_at=jnp.where(off, state.rows, state.restarted_at),
         )
 
 
 def _first_block(size: int) -> int:
-    return max(SEARCH_BLOCK, ROWS_PER_PARAMETER * size)
+    return max(SEARCH_BLOCK, SCORES_PER_PARAMETER * size)
 
 
 def _rows_of_information(state: SettlingState) -> Array:
-    return jnp.where(state.settled, state.age, jnp.minimum(state.rows, RECENT))
+    return jnp.where(state.settled, state.age, jnp.minimum(state.scores, RECENT))

@@ -21,15 +21,21 @@ class Unlearned(NamedTuple):
     """a_t under its λ."""
     advantage: Array
     """By how much the learned family's log score is better, in nats per row: a running mean over the latest HORIZON."""
+    least: Array
+    """The advantage above which the learned family is reported: 0, or −∞ where it is reported in any case."""
+
+    @classmethod
+    def begin(cls, q: ScoringFamily, state: PyTree, fallback: bool, dtype) -> "Unlearned":
+        """Before any row. `fallback` says whether the unlearned family is reported where it is better."""
+        return cls(q, state, jnp.zeros((), dtype), jnp.asarray(0.0 if fallback else -jnp.inf, dtype))
 
     def choose(self, learned: PyTree, unlearned: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda a, b: jnp.where(self.advantage > 0, a, b) if eqx.is_array(a) else a, learned, unlearned
-        )
+        pays = self.advantage > self.least
+        return jax.tree.map(lambda a, b: jnp.where(pays, a, b) if eqx.is_array(a) else a, learned, unlearned)
 
-    def next(self, t: Array, state: PyTree, learned_score: Array) -> "Unlearned":
-        """After one more row."""
+    def next(self, t: Array, state: PyTree, learned_score: Array) -> tuple["Unlearned", Array]:
+        """After one more row, and by how much the learned family's score of it is better."""
         gain = learned_score - self.q.log_score(state)
         weight = jnp.maximum(1 / (t + 1.0), 1 / HORIZON).astype(self.advantage.dtype)
         advantage = self.advantage + jnp.where(jnp.isfinite(gain), weight * (gain - self.advantage), 0.0)
-        return Unlearned(self.q, state, advantage)
+        return self._replace(state=state, advantage=advantage), gain

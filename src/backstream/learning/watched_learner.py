@@ -7,10 +7,14 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from backstream.families.base import BackwardFamily
+from backstream.families.base import BackwardFamily, ScoringFamily
+from backstream.families.guided import GuidedMixture
 
 from .monitor import Monitor, Report, Watch
-from .online import Info, LearnerState, OnlineLearner, blank_infos, blank_state, dtype_of
+from .online import OnlineLearner, blank_state
+from .records import Info, LearnerState, blank_infos, dtype_of
+from .steps import Settling
+from .verdict import Circumstances, Verdict, judge
 
 
 class WatchedState(NamedTuple):
@@ -21,6 +25,13 @@ class WatchedState(NamedTuple):
     window: Any
     """Observations, inputs and infos since the monitor last looked, in arrays of the window's length; what is not
     yet filled is zero."""
+    first: Any = None
+    """Observations and inputs of the first rows, as long as they are to decide how many components there will be."""
+
+
+def later(before: Report | None, after: Report) -> Report:
+    """A report with the particle filters' word of the one before it, where it has none of its own."""
+    return after if before is None or after.reference is not None else after._replace(reference=before.reference)
 
 
 class WatchedLearner(eqx.Module):
@@ -41,7 +52,7 @@ class WatchedLearner(eqx.Module):
     ) -> tuple[WatchedState, Info]:
         """The first observation, as a sequence of one."""
         y, u = jax.tree.map(lambda leaf: leaf[0], (ys, inputs))
-        state, info = self.learner.init(q, y, u, key=key)
+        state, info = self.learner.step(self.learner.init(q, u, key=key), y, u)
         watch = self.monitor.begin(state)
         window = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._window(ys, inputs, info))
         return WatchedState(state, watch, window), jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)
@@ -88,5 +99,35 @@ class WatchedLearner(eqx.Module):
                 watch, report = self.monitor.look(self.learner, watch, learner, seen_infos, seen, seen_inputs)
                 reports.append(report)
                 window = jax.tree.map(np.zeros_like, window)
-            state, (ys, inputs) = WatchedState(learner, watch, window), later
+            state, (ys, inputs) = WatchedState(learner, watch, window, state.first), later
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected), reports
+
+    def verdict(self, state: WatchedState, latest: Report | None, names: tuple[str, ...] = ()) -> Verdict:
+        """Whether the result can be used.
+
+        Args:
+            state: The state after the last row.
+            latest: The monitor's latest report. Where there is none yet, particle filters are shown the rows so far.
+            names: Of the columns.
+        """
+        learner, about = state.learner, circumstances(self.learner, state.learner, names)
+        if latest is not None:
+            return judge(learner.tally, about, latest.reference, latest.warnings)
+        filled = max(int(learner.t) - 1, 0)
+        ys, inputs, _ = jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], state.window)
+        return judge(learner.tally, about, self.monitor.compare(self.learner, state.watch, learner, ys, inputs))
+
+
+def circumstances(learner: OnlineLearner, state: LearnerState, names: tuple[str, ...] = ()) -> Circumstances:
+    """What of a run its verdict needs to know."""
+    q, learns_model = state.average, learner.model_optimiser is not None
+    settled = isinstance(learner.model_optimiser, Settling) and bool(state.model_optimiser.settled)
+    scores = isinstance(q, ScoringFamily)
+    return Circumstances(
+        scores=scores,
+        components=q.components if isinstance(q, GuidedMixture) else 1,
+        learns_model=learns_model,
+        improves=not scores or (learns_model and not settled),
+        fallback=learner.fallback,
+        names=names,
+    )

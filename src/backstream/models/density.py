@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from backstream.gaussian import LOG_2PI
+from backstream.laws.gaussian import LOG_2PI
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.laws import (
     NORMALS,

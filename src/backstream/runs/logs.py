@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from backstream._version import __version__
-from backstream.learning import Parameter, Report
+from backstream.learning import Parameter, Reference, Report
 from backstream.runs import atomic_files
 
-OPTIONAL = ("stream", "row", "parameters")
-"""What only some reports have: those of a run with many streams, and of one that learns the model."""
+OPTIONAL = ("stream", "row", "parameters", "reference")
+"""What only some reports have: those of a run with many streams, of one that learns the model, and of one whose
+posterior is not exact."""
 KINDS: dict[str, Any] = {
     "t": int,
     "warnings": list,
     "stream": str | None,
     "row": int | None,
     "parameters": dict | None,
+    "reference": list | None,
 }
 """What the parts of a report are in JSON; the others are numbers, or null where there is none."""
 T = TypeVar("T")
@@ -72,6 +74,11 @@ def decoded(file: Path, decode: Callable[[Any], T]) -> list[tuple[bytes, T]]:
 
 # ---- reports ---------------------------------------------------------------------------------------------------------
 def encode_report(report: Report) -> bytes:
+    return (json.dumps({"version": __version__, **report_record(report)}) + "\n").encode()
+
+
+def report_record(report: Report) -> dict[str, Any]:
+    """As plain JSON."""
     given = {key: v for key, v in report._asdict().items() if key not in OPTIONAL or v is not None}
     values = {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in given.items()}
     if report.parameters is not None:
@@ -79,7 +86,10 @@ def encode_report(report: Report) -> bytes:
             name: [number if math.isfinite(number) else None for number in parameter]
             for name, parameter in report.parameters.items()
         }
-    return (json.dumps({"version": __version__, **values}) + "\n").encode()
+    values["warnings"] = list(report.warnings)
+    if report.reference is not None:
+        values["reference"] = [number if math.isfinite(number) else None for number in report.reference]
+    return values
 
 
 def decode_report(values: Any) -> Report:
@@ -98,6 +108,8 @@ def decode_report(values: Any) -> Report:
     given["warnings"] = tuple(given["warnings"])
     if given["parameters"] is not None:
         given["parameters"] = {name: _parameter(pair) for name, pair in given["parameters"].items()}
+    if given["reference"] is not None:
+        given["reference"] = _reference(given["reference"])
     return Report(**given)
 
 
@@ -107,6 +119,14 @@ def _parameter(pair: Any) -> Parameter:
     if not all(isinstance(number, int | float | None) and not isinstance(number, bool) for number in pair):
         raise TypeError("a parameter is made of numbers")
     return Parameter(*(math.nan if number is None else float(number) for number in pair))
+
+
+def _reference(numbers: list[Any]) -> Reference:
+    if len(numbers) != len(Reference._fields) or type(numbers[0]) is not int:
+        raise TypeError("a reference is a number of rows, a gap with its error, and a sample size")
+    if not all(isinstance(number, int | float | None) and not isinstance(number, bool) for number in numbers[1:]):
+        raise TypeError("a reference is made of numbers")
+    return Reference(numbers[0], *(math.nan if number is None else float(number) for number in numbers[1:]))
 
 
 # ---- rows that were set aside ----------------------------------------------------------------------------------------

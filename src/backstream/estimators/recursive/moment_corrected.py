@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from backstream.gaussian import cholesky, invert, pack, unpack
+from backstream.laws.gaussian import cholesky, invert, pack, unpack
 
 from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred_product
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from backstream.families.base import BackwardFamily
 from backstream.families.kernels import Kernel
-from backstream.gaussian import Frame, Gaussian
+from backstream.laws.gaussian import Frame, Gaussian
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_transitions, log_transitions_at
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from backstream.gaussian import Gaussian, cholesky, inverse, pack, statistic
+from backstream.laws.gaussian import Gaussian, cholesky, inverse, pack, statistic
 
 from .baselines import AbstractBaseline
 

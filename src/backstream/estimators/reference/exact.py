@@ -19,7 +19,7 @@ from backstream.estimators.base import OfflineEstimator, differentiate
 from backstream.families.backward import AffineKernel, backward_chain, filter_states
 from backstream.families.base import BackwardFamily
 from backstream.families.kalman import Kalman
-from backstream.gaussian import LOG_2PI, inverse_root
+from backstream.laws.gaussian import LOG_2PI, inverse_root
 from backstream.models.base import Inputs
 from backstream.models.linear_gaussian import LinearGaussian
 

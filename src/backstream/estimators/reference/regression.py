@@ -19,7 +19,7 @@ from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
 from backstream.estimators.recursive.sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
-from backstream.gaussian import Frame
+from backstream.laws.gaussian import Frame
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from backstream.gaussian import scaled_cholesky
+from backstream.laws.gaussian import scaled_cholesky
 
 from .prediction import AffineLaw
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from backstream.gaussian import scaled_cholesky
+from backstream.laws.gaussian import scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, transition_law
 
 from .laws import StateMoments, state_moments

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from backstream.gaussian import FEW, scaled_cholesky
-from backstream.mixture import LEAST_WEIGHT
+from backstream.laws.gaussian import FEW, scaled_cholesky
+from backstream.laws.mixture import LEAST_WEIGHT
 
 from . import small_matrices as small
 from .components import Pieces

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from backstream.gaussian import cholesky
-from backstream.mixture import Mixture, fit_mixture
+from backstream.laws.gaussian import cholesky
+from backstream.laws.mixture import Mixture, fit_mixture
 
 from .grids import MANY, Density, Frame, GridMoments, Mesh, fit
 

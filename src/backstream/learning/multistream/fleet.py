@@ -4,7 +4,7 @@ import hashlib
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,11 +12,17 @@ import jax
 import numpy as np
 
 from backstream.learning.monitor import Monitor, Report, Watch
-from backstream.learning.online import Info, blank_infos
+from backstream.learning.records import Info, blank_infos
+from backstream.learning.tally import Tally, poor_coverage
+from backstream.learning.verdict import LEAST_COVERAGE, Reason, Verdict, judge, pooled
+from backstream.learning.watched_learner import circumstances
 
+from .members import Member, MemberColumns, decode, encode, sizes
 from .panel import Panel, PanelState
 
 LEAST_CAPACITY = 8
+SHOWN = 3
+"""How many of the streams that stand out are named."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +50,13 @@ class FleetSettings:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
 
 
-class Member(NamedTuple):
-    """A live stream."""
-
-    slot: int
-    last_row: int
-    last_time: str | None
-
-
 class Tree(NamedTuple):
     """The arrays of a fleet, as they are saved."""
 
     panel: PanelState
     watches: list[Any]
     """For each stream that is watched: the monitor's memory, and its window of observations, inputs and infos."""
+    members: MemberColumns
 
 
 class Fleet:
@@ -153,9 +152,38 @@ class Fleet:
         self.capacity = self.state.capacity
         self._free = self._unused()
 
+    def verdict(self, latest: dict[str, Report], columns: tuple[str, ...] = ()) -> Verdict:
+        """Whether what is reported of the live streams can be used: of all of them together, and which stand out.
+
+        Args:
+            latest: The monitor's latest report of each stream that it looked at.
+            columns: Their names.
+        """
+        if not self.members:
+            return Verdict("learning", (Reason("No stream is live: there is nothing to judge."),))
+        names, slots = zip(*((name, member.slot) for name, member in self.members.items()), strict=True)
+        tallies: Tally = self.panel.streams(self.state, np.asarray(slots), lambda one: one.tally)
+        about = circumstances(self.panel.learner, self.panel.stream(self.state, slots[0]), columns)
+        references = [report.reference for report in latest.values() if report.reference is not None]
+        reference = max(references, key=lambda one: one.gap, default=None)
+        warnings = [f"Stream {name!r}: {warning}" for name, one in latest.items() for warning in one.warnings]
+        found = judge(pooled(tallies), about, reference, tuple(warnings))
+        poor = [names[i] for i in poor_coverage(tallies, LEAST_COVERAGE)]
+        if not poor or found.kind == "failed":
+            return found
+        shown = ", ".join(map(repr, poor[:SHOWN])) + (" and others" if len(poor) > SHOWN else "")
+        reason = Reason(
+            f"In {len(poor):,} of {len(names):,} streams less than {LEAST_COVERAGE:.0%} of the rows lie inside their "
+            f"90 % bands: {shown}.",
+            "these streams are not like the others",
+            "look at their rows; a posterior of their own (--own)",
+        )
+        return replace(found, kind="doubtful", reasons=(reason, *found.reasons))
+
     # ---- to disk and back --------------------------------------------------------------------------------------------
     def tree(self) -> Tree:
-        return Tree(self.state, [(one.watch, one.window) for one in self._watches.values()])
+        watches = [(one.watch, one.window) for one in self._watches.values()]
+        return Tree(self.state, watches, encode(self.members))
 
     def record(self) -> dict[str, Any]:
         """What is not an array."""
@@ -163,19 +191,22 @@ class Fleet:
             "row": self.row,
             "capacity": self.capacity,
             "shards": self.panel.shards,
-            "streams": [[name, *member] for name, member in self.members.items()],
+            "streams": len(self.members),
+            "sizes": sizes(self.members),
             "watched": [[name, one.seen] for name, one in self._watches.items()],
         }
 
     def blank(self, record: dict[str, Any]) -> Tree:
         """The shapes of the tree that belongs to a record."""
         return Tree(
-            self.panel.blank(record["capacity"], record["shards"]), [self._unfilled() for _ in record["watched"]]
+            self.panel.blank(record["capacity"], record["shards"]),
+            [self._unfilled() for _ in record["watched"]],
+            MemberColumns.blank(*record["sizes"]),
         )
 
     def restore(self, tree: Tree, record: dict[str, Any]) -> None:
         self.row = record["row"]
-        self.members = OrderedDict((name, Member(*rest)) for name, *rest in record["streams"])
+        self.members = decode(tree.members)
         self.state = self.panel.put(tree.panel)
         self.capacity = self.state.capacity
         self._watches = {}

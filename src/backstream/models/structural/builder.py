@@ -236,7 +236,7 @@ def _finite(name: str, value: Any) -> Any:
         array = np.asarray(value)
         if array.ndim > 0 or array.dtype.kind not in "iuf" or not np.isfinite(array):
             raise ValueError(f"{name} must be a finite number, not {array.tolist()!r}.")
-    return value
+    return value.item() if isinstance(value, np.generic) else value  # a NumPy scalar would count as a parameter
 
 
 def _positive(name: str, value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""The default family of version 0.1, kept for the results that were made with it."""

@@ -1,0 +1,119 @@
+"""Steps for θ that need no tuning, on streams whose scores are known in closed form.
+
+Rows are N(mu, s²) and θ is (mu, log s, nothing): maximum likelihood is the mean and the standard deviation of the rows,
+with standard errors s/√n and 1/√(2n), and no row says anything about the third number. Seeds are fixed, 0 to 49.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from backstream.learning import Settling
+
+ROWS = 5000
+TRUTH = np.array([1.0, 0.0])
+
+
+def score(theta, y):
+    off = (y - theta[0]) / jnp.exp(theta[1])
+    return jnp.array([off / jnp.exp(theta[1]), off**2 - 1, 0.0])
+
+
+def run(steps, start, ys):
+    def step(carry, y):
+        theta, state = carry
+        updates, state = steps.update(-score(theta, y), state, theta)
+        theta = optax.apply_updates(theta, updates)
+        return (theta, state), state.settled
+
+    start = jnp.asarray(start, float)
+    (theta, state), settled = jax.lax.scan(step, (start, steps.init(start)), ys)
+    return theta, state, settled
+
+
+@pytest.fixture(scope="module")
+def streams():
+    ys = jax.vmap(lambda seed: jax.random.normal(jax.random.key(seed), (ROWS,)))(jnp.arange(50))
+    return TRUTH[0] + np.exp(TRUTH[1]) * np.asarray(ys)
+
+
+@pytest.fixture(scope="module")
+def learned(streams):
+    """All streams from a far start: mean and scale are off by thirty and by e²."""
+    start = [31.0, 2.0, 0.7]
+    steps = Settling()
+    _, state, settled = jax.jit(jax.vmap(lambda ys: run(steps, start, ys)))(jnp.asarray(streams))
+    return state, np.asarray(settled), np.asarray(jax.vmap(steps.covariance)(state))
+
+
+def test_the_estimate_is_near_maximum_likelihood(learned, streams):
+    """Maximum likelihood is efficient: the variance of the difference is the estimate's, as stated, less its own. The
+    root mean square of 100 such ratios is below 1.25 in 99.9 % of all trials."""
+    state, settled, covariance = learned
+    assert settled[:, -1].all()
+    assert np.median(np.asarray(state.age)) > 0.8 * ROWS
+    offline = np.stack([streams.mean(1), np.log(streams.std(1))], 1)
+    stated = np.diagonal(covariance, axis1=1, axis2=2)[:, :2]
+    z = (np.asarray(state.mean)[:, :2] - offline) / np.sqrt(stated - np.array([1 / ROWS, 1 / (2 * ROWS)]))
+    assert np.sqrt((z**2).mean()) < 1.25
+
+
+def test_standard_errors_cover_the_truth(learned):
+    """Of 100 intervals of 90 %, 80 to 97 cover: all but 0.3 % of trials, were they independent."""
+    state, _, covariance = learned
+    errors = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))[:, :2]
+    covered = (np.abs(np.asarray(state.mean)[:, :2] - TRUTH) < 1.645 * errors).mean()
+    assert 0.80 <= covered <= 0.97
+
+
+def test_a_parameter_without_information_stays(learned):
+    state, _, covariance = learned
+    np.testing.assert_allclose(np.asarray(state.mean)[:, 2], 0.7, rtol=1e-12)
+    assert np.isinf(covariance[:, 2, 2]).all()
+
+
+@pytest.mark.parametrize("steps", [Settling(), Settling(horizon=500)])
+def test_a_jump_is_followed(streams, steps):
+    """A new mean and scale in mid-stream: both are found again within 2 000 rows, to 4 of the standard errors that the
+    rule itself states."""
+    ys = np.concatenate([streams[0], 4.0 + 2.0 * (streams[1][:2000] - 1.0)])
+    _, state, _ = jax.jit(lambda ys: run(steps, [1.0, 0.0, 0.7], ys))(ys)
+    errors = np.sqrt(np.diagonal(np.asarray(steps.covariance(state))))[:2]
+    assert (np.abs(np.asarray(state.mean)[:2] - [4.0, np.log(2.0)]) < 4 * errors).all()
+    assert (errors < 0.1).all()
+    assert state.restarts >= 1
+
+
+def test_rows_that_come_together_count_as_many(streams):
+    """Means of ten scores lead to the estimates of the rows one by one, to half a standard error (root mean square
+    over all streams), and to their standard errors: both have seen the same rows. Were a mean of ten to count as one
+    row, in the steps or in the running means, the distance would be above one."""
+    steps, start = Settling(), jnp.array([1.2, 0.1, 0.7])
+
+    def together(ys):
+        def step(carry, ys):
+            theta, state = carry
+            mean = jax.vmap(lambda y: score(theta, y))(ys).mean(0)
+            updates, state = steps.update(-mean, state, theta, rows=10.0)
+            return (optax.apply_updates(theta, updates), state), None
+
+        return jax.lax.scan(step, (start, steps.init(start)), ys.reshape(-1, 10))[0][1]
+
+    def told(states):
+        covariances = np.asarray(jax.vmap(steps.covariance)(states))
+        return np.asarray(states.mean)[:, :2], np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))[:, :2]
+
+    ys = jnp.asarray(streams)
+    mean, error = told(jax.jit(jax.vmap(together))(ys))
+    alone, alone_error = told(jax.jit(jax.vmap(lambda ys: run(steps, start, ys)[1]))(ys))
+    assert np.sqrt((((mean - alone) / alone_error) ** 2).mean()) < 0.5
+    np.testing.assert_allclose(np.median(error / alone_error, 0), 1.0, atol=0.1)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="rate must be positive"):
+        Settling(rate=0.0)
+    with pytest.raises(ValueError, match="horizon for θ must be at least 250"):
+        Settling(horizon=10)
