@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from experiments.harness import console, machine
 
 from backstream import StateSpaceModel
+from benchmarks.harness import console, machine
 from benchmarks.zoo import gaussian_filters, guided
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
@@ -125,7 +125,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     use_one_thread()
-    cases: dict[str, Any] = {}
+    # What is not run again is kept.
+    cases: dict[str, Any] = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else {}
     for kind in arguments.kinds:
         for size in arguments.sizes:
             for seed in arguments.seeds:
