@@ -14,7 +14,7 @@ SPARK     := .venv-spark
 LOCKED    := --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-setup test-spark lint docs bench soak soak-spark audit lock clean
+.PHONY: help demo test test-slow test-all test-setup test-spark mutants lint docs bench soak soak-spark audit lock clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
+mutants: $(INSTALLED)  ## make small errors in the package one by one, and report how many the tests notice; half an hour
+	$(BIN)/python -m tools.mutants
+
 docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing name is an error
 	$(BIN)/zensical build --clean --strict
 
@@ -50,9 +53,8 @@ bench: $(INSTALLED)  ## time a step against its limit, other estimators and its 
 	$(BIN)/backstream bench
 
 soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
-	for soak in crashes hostile_data fuzz_readers long_streams; do $(BIN)/python -m tests.soak.$$soak || exit 1; done
+	for soak in crashes hostile_data fuzz_readers state_machine memory long_streams; do $(BIN)/python -m tests.soak.$$soak || exit 1; done
 	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/engine/test_reliability.py -k configuration
-	$(BIN)/python tests/engine/test_state_machine.py
 	$(BIN)/python -m tests.soak.report
 
 soak-spark: $(SPARK)/.installed  ## kill executors, workers and drivers of a fleet on Spark; half an hour

@@ -1,8 +1,9 @@
 """Posteriors with several modes: `python -m benchmarks.modes`.
 
-Models of the zoo with one state, where a dense grid has the exact posterior. Nothing is learned. Errors are root mean
+Models with one or two states, where a dense grid has the exact posterior. Nothing is learned. Errors are root mean
 squared, over those of the exact posterior mean on the same rows. Smoothing is from 2 000 drawn trajectories. Regions
-are those of highest density. Single precision, one thread.
+are those of highest density. Single precision, one thread. `--only NAME` adds the results of one model to the others.
+Models with one mode, where several components are not needed, are compared with one component: they must not be hurt.
 """
 
 import argparse
@@ -24,19 +25,21 @@ from benchmarks.harness import console, machine, table
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Case
 from benchmarks.zoo.comparison import rounded
-from benchmarks.zoo.models import absolute_value, double_well, growth
+from benchmarks.zoo.models import absolute_value, double_well, growth, mirrored, pendulum, spikes, volatility
 from benchmarks.zoo.references.grid import Grid
 
 RESULTS = Path(__file__).parent / "results" / "modes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "posterior.md"
-ROWS = 1000
 TRAJECTORIES = 2000
 LEVEL = 0.9
 CASES = {
-    "growth": growth.CASE,
+    "growth": dataclasses.replace(growth.CASE, rows=1000),
     "autoregression seen as its absolute value": absolute_value.CASE,
-    "double well": dataclasses.replace(double_well.CASE, reference=Grid(margin=6.0)),
+    "double well": dataclasses.replace(double_well.CASE, reference=Grid(margin=6.0), rows=1000),
+    "ranges from two sensors on a line": mirrored.RANGES,
+    "bearings without a side": mirrored.BEARINGS,
 }
+ONE_MODE = {"spikes": spikes.CASE, "pendulum": pendulum.CASE, "volatility": volatility.CASE}
 COMPONENTS = (1, 2, 4)
 
 
@@ -53,11 +56,10 @@ def log_scores(q: ScoringFamily, model: Any, ys: Any, us: Any) -> Any:
 
 def run(case: Case, components: int, seed: int) -> dict[str, float]:
     """Errors over the exact ones, the log score below the exact one, coverage, and times."""
-    case = dataclasses.replace(case, rows=ROWS)
     data = case.simulate(seed)
     assert case.reference is not None
     with jax.enable_x64(True):
-        exact, _, _ = case.reference.run(case.build(), data, seed)
+        exact, half, _ = case.reference.run(case.build(), data, seed)
     model, ys, us = case.build(), *jax.tree.map(lambda part: jnp.asarray(part, jnp.float32), (data.ys, data.us))
     q = family(model, jax.tree.map(lambda leaf: leaf[0], us), components)
     began = time.process_time()
@@ -84,9 +86,25 @@ def run(case: Case, components: int, seed: int) -> dict[str, float]:
         "score_below": float((exact.log_score - np.asarray(scores)).mean()),
         "coverage_filtered": coverage(filtered),
         "coverage_smoothed": coverage(smoothed),
-        "microseconds": 1e6 * took / ROWS,
+        "microseconds": 1e6 * took / case.rows,
         "compile_seconds": compile_seconds,
+        "reference_moves": 0.0 if half is None else error(half.smoothed_mean) / error(exact.smoothed_mean) - 1,
     }
+
+
+def compare(case: Case, seed: int, components: int = 4, rows: int = 500) -> dict[str, float]:
+    """Several components over one, where there is one mode: the filter's error, and how much better the log score."""
+    data = case.simulate(seed, rows)
+    model, ys, us = case.build(), *jax.tree.map(lambda part: jnp.asarray(part, jnp.float32), (data.ys, data.us))
+    found = []
+    for number in (1, components):
+        q = family(model, jax.tree.map(lambda leaf: leaf[0], us), number)
+        states = eqx.filter_jit(filter_states)(model, q, ys, us)
+        mean, _ = jax.vmap(q.moments)(states)
+        error = float(np.sqrt((((np.asarray(mean) - data.states) / data.states.std(0)) ** 2).mean()))
+        found.append((error, float(np.asarray(jax.vmap(q.log_score)(states)).mean())))
+    (one, score), (several, better) = found
+    return {"filtering": several / one, "score_gain": better - score}
 
 
 def render(path: Path = RESULTS, page: Path = PAGE) -> None:
@@ -115,19 +133,24 @@ def render(path: Path = RESULTS, page: Path = PAGE) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.modes", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="how many data sets of each model")
+    parser.add_argument("--only", help="the name of one model; the results of the others stay")
     parser.add_argument("--render", action="store_true", help="only write the table from the results")
     arguments = parser.parse_args()
     use_one_thread()
-    cases: dict[str, Any] = {}
-    for name, case in {} if arguments.render else CASES.items():
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in [] if arguments.render else [arguments.only] if arguments.only else [*CASES, *ONE_MODE]:
+        if name in ONE_MODE:
+            found = {str(seed): rounded(compare(ONE_MODE[name], seed)) for seed in range(arguments.seeds)}
+            results.setdefault("one_mode", {})[name] = found
+            console.print(f"{name}: {json.dumps(found)}", style="dim")
+            continue
+        parts = results.setdefault("cases", {})[name] = {}
         for components in COMPONENTS:
-            parts = cases.setdefault(name, {}).setdefault(str(components), {})
             for seed in range(arguments.seeds):
-                found = parts[str(seed)] = run(case, components, seed)
+                found = parts.setdefault(str(components), {})[str(seed)] = run(CASES[name], components, seed)
                 console.print(f"{name}, {components}, seed {seed}: {json.dumps(rounded(found))}", style="dim")
-    if cases:
-        head = {"command": "python -m benchmarks.modes", "machine": machine()}
-        RESULTS.write_text(json.dumps(rounded(head | {"cases": cases}), indent=1) + "\n")
+        results |= {"command": "python -m benchmarks.modes", "machine": machine()}
+    RESULTS.write_text(json.dumps(rounded(results), indent=1) + "\n")
     render()
 
 

@@ -11,6 +11,7 @@ Each function draws on the Axes that it is given and leaves figure, size and tit
 >>> plt.close(figure)
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ def band(
     axes.plot(times, np.asarray(mean), style, color=colour, linewidth=1.2, label=label)
 
 
+def regions(axes: Axes, pieces: Any, mean: Any, label: str, colour: str, times: Any = None) -> None:
+    """A mean with its regions of highest density, [T, k, 2], as `regions` of a law returns them for a coordinate. Where
+    some are in several pieces, each row is drawn by itself."""
+    times, pieces = _times(times, len(mean)), np.asarray(pieces)
+    for lower, upper in np.moveaxis(pieces, 0, 2):
+        there = ~np.isnan(lower)
+        step = None if pieces.shape[1] == 1 else "mid"
+        axes.fill_between(times, lower, upper, where=there, step=step, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(times, np.asarray(mean), "-", color=colour, linewidth=1.2, label=label)
+
+
 def states(
     axes: Axes,
     filtered: Any,
@@ -48,17 +60,18 @@ def states(
 ) -> None:
     """One coordinate: smoothed with its band, filtered as a line, the truth and the observations if known.
 
-    `filtered` and `smoothed` are `Marginals`. Observations far outside the picture are drawn at its edge, missing ones
-    not at all. `times` are numbers or dates, one for each row.
+    `filtered` and `smoothed` are `Marginals`, or `MixtureMarginals`, whose band may be in several pieces. Observations
+    far outside the picture are drawn at its edge, missing ones not at all. `times` are numbers or dates, one for each
+    row.
     """
     times = _times(times, len(smoothed.mean))
-    lower, upper = (np.asarray(end)[:, coordinate] for end in smoothed.interval(level))
-    low, high = _limits(lower, upper, *([] if truth is None else [np.asarray(truth)[:, coordinate]]))
+    pieces = np.asarray(smoothed.regions(level))[:, coordinate]
+    low, high = _limits(pieces, *([] if truth is None else [np.asarray(truth)[:, coordinate]]))
     if observed is not None:
         y = np.clip(np.asarray(observed)[:, coordinate], low, high)
         axes.plot(times, y, ".", color=GREY, markersize=3, label="observations")
     mean = np.asarray(smoothed.mean)[:, coordinate]
-    band(axes, lower, upper, mean, f"smoothed, {_percent(level)} band", BLUE, times=times)
+    regions(axes, pieces, mean, f"smoothed, {_percent(level)} band", BLUE, times)
     axes.plot(times, np.asarray(filtered.mean)[:, coordinate], "--", color=ORANGE, linewidth=0.9, label="filtered")
     if truth is not None:
         axes.plot(times, np.asarray(truth)[:, coordinate], color=BLACK, linewidth=0.9, label="truth")
@@ -98,7 +111,8 @@ def parameter(axes: Axes, rows: Any, values: Any, errors: Any, name: str, truth:
     band(axes, values - half, values + half, values, "estimate, 90 % band", BLUE, times=rows)
     if truth is not None:
         axes.axhline(truth, color=BLACK, linestyle="--", linewidth=0.9, label="truth")
-    axes.set(xlabel="row", ylabel=name)
+    axes.set_xlabel("row")
+    axes.set_ylabel(name, parse_math=False)
     _legend(axes)
 
 
@@ -176,6 +190,7 @@ def pit_histogram(axes: Axes, pits: Any, bins: int = 10) -> None:
     half = 1.96 * np.sqrt((bins - 1) / max(len(known), 1))
     axes.axhspan(1 - half, 1 + half, color=GREY, alpha=0.3, label="honest, 95 %")
     axes.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
     _legend(axes)
 
 
@@ -229,12 +244,22 @@ METADATA = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
 def save(figure: Figure, path: str | Path, config: str = "") -> Path:
-    """Writes the picture, with the configuration where its format has room for one, and closes the figure."""
-    path = Path(path)
+    """Writes the picture, with the configuration where its format has room for one, and closes the figure.
+
+    The picture appears whole or not at all. A link in its place is replaced, not followed: a run directory made by
+    somebody else may hold one.
+    """
+    path, content = Path(path), io.BytesIO()
     place = METADATA.get(path.suffix.lower())
     about = {place: config} if place and config else None
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata=about)
+    kind = path.suffix.lower().removeprefix(".")
+    figure.savefig(content, format=kind, dpi=150, bbox_inches="tight", metadata=about)
     plt.close(figure)
+    incoming = path.with_name(f".incoming-{path.name}")
+    incoming.unlink(missing_ok=True)
+    with open(incoming, "xb") as file:
+        file.write(content.getvalue())
+    incoming.replace(path)
     return path
 
 

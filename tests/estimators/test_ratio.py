@@ -14,7 +14,7 @@ from backstream.estimators.base import flatten
 from backstream.families.backward import filter_states
 from backstream.models.density import log_emission, log_transitions
 
-NODES = jnp.linspace(-6, 6, 401)[:, None]
+NODES = jnp.linspace(-6, 6, 161)[:, None]
 STEP = NODES[1, 0] - NODES[0, 0]
 NUM_ROWS = 4
 
@@ -24,82 +24,98 @@ class Folded(bs.StateSpaceModel):
 
     slope: jax.Array
     noise: jax.Array
+    bends: bool = False
+    """Whether the transition is not affine."""
 
     def prior(self, u=None):
         return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
 
     def transition(self, x, u=None):
-        return dist.Normal(self.slope * jnp.sin(x) + 0.3, 0.6).to_event(1)
+        return dist.Normal(self.slope * (jnp.sin(x) if self.bends else x) + 0.3, 0.6).to_event(1)
 
     def emission(self, x, u=None):
         return dist.Normal(jnp.abs(x), self.noise).to_event(1)
 
 
-P = Folded(jnp.array(1.1), jnp.array(0.5))
+P = Folded(jnp.array(0.9), jnp.array(0.5))
+BENT = Folded(jnp.array(1.1), jnp.array(0.5), bends=True)
 YS = jnp.array([[0.9], [1.2], [jnp.nan], [0.8]])
 Q = bs.GuidedMixture.from_model(P, components=2)
-STATES = filter_states(P, Q, YS)
+TILTED = bs.families.Tilted.create(Q, (2.0,), width=2, last_gain=1.0, key=jax.random.key(5))
+KINDS = {
+    "own": (P, Q, bs.estimators.OwnKernels()),
+    "true dynamics": (BENT, bs.Guided.from_model(BENT), bs.estimators.TrueDynamics(64)),
+    "free potentials": (P, TILTED, bs.estimators.FreePotentials(64)),
+}
 
 
-def at(t):
-    return jax.tree.map(lambda leaf: leaf[t], STATES)
-
-
-def kernel_matrix(p, t, true_dynamics):
+def kernel_matrix(p, q, before, after, kind):
     """log q_{t-1|t}(x_i, x_j) at the nodes."""
-    law = Q.marginal(at(t - 1))
-    if true_dynamics:
+    law, kernel = q.marginal(before), q.kernel(p, after)
+    if kind == "true dynamics":
         joint = log_transitions(p, NODES, NODES) + jax.vmap(law.log_prob)(NODES)
-        return joint - jax.nn.logsumexp(joint, axis=1, keepdims=True) - jnp.log(STEP)
-    kernel = Q.kernel(p, at(t))
-    return jax.lax.map(lambda x: jax.vmap(kernel.at(law, x).log_prob)(NODES), NODES, batch_size=100)
+    else:
+        base = kernel.base if kind == "free potentials" else kernel
+        joint = jax.lax.map(lambda x: jax.vmap(base.at(law, x).log_prob)(NODES), NODES, batch_size=100)
+    if kind == "free potentials":
+        joint = joint + jax.vmap(lambda x: jax.vmap(lambda origin: kernel.tilt(origin, x))(NODES))(NODES)
+    return joint - jax.nn.logsumexp(joint, axis=1, keepdims=True) - jnp.log(STEP)
 
 
-@partial(jax.jit, static_argnums=1)
-def exact(theta, true_dynamics):
+@partial(jax.jit, static_argnums=2)
+def exact(theta, lam, kind):
     """The ELBO of all rows by the trapezoidal rule, exact to rounding here. q does not move with θ."""
-    p = flatten(P)[1](theta)
+    fixed, q, _ = KINDS[kind]
+    p, q = flatten(fixed)[1](theta), flatten(q)[1](lam)
+    states = filter_states(fixed, q, YS)
+
+    def at(t):
+        return jax.tree.map(lambda leaf: leaf[t], states)
+
     H = jax.vmap(lambda x: p.prior().log_prob(x) + log_emission(p, x, YS[0]))(NODES)
     for t in range(1, NUM_ROWS):
-        log_kernel = kernel_matrix(P, t, true_dynamics)
+        log_kernel = kernel_matrix(fixed, q, at(t - 1), at(t), kind)
         seen = jax.vmap(lambda x, t=t: log_emission(p, x, YS[t]))(NODES)
         inside = H + log_transitions(p, NODES, NODES) - log_kernel
         H = seen + (jnp.exp(log_kernel) * inside).sum(1) * STEP
-    log_q = jax.vmap(Q.marginal(at(NUM_ROWS - 1)).log_prob)(NODES)
+    log_q = jax.vmap(q.marginal(at(NUM_ROWS - 1)).log_prob)(NODES)
     return (jnp.exp(log_q) * (H - log_q)).sum() * STEP
 
 
 @eqx.filter_jit
-def estimates(estimator, runs, key):
-    """ELBO and gradient in θ, of many runs."""
+def estimates(estimator, p, q, runs, key):
+    """ELBO, gradient in θ and gradient in λ, of many runs."""
 
     def one(key):
-        total = bs.estimators.Scan(estimator).estimate(P, Q, YS, None, key)
-        return jnp.concatenate([total.elbo[None], flatten(total.model_gradient)[0]])
+        total = bs.estimators.Scan(estimator).estimate(p, q, YS, None, key)
+        return jnp.concatenate([total.elbo[None], flatten(total.model_gradient)[0], flatten(total.gradient)[0]])
 
-    return jax.lax.map(one, jax.random.split(key, runs), batch_size=50)
+    return jax.lax.map(one, jax.random.split(key, runs), batch_size=20)
 
 
-@pytest.mark.parametrize("true_dynamics", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_elbo_and_gradient_are_those_of_quadrature(true_dynamics):
-    """Three numbers. Their bias falls like 1/N: with 160 particles it is below a quarter of that with 20, and no more
-    than four standard errors beyond; a right estimator fails in one of 5 000 seeds. The seed is fixed."""
-    theta = flatten(P)[0]
-    value, gradient = jax.value_and_grad(exact)(theta, true_dynamics)
-    expected = np.concatenate([[value], gradient])
-    backward = bs.estimators.TrueDynamics(64) if true_dynamics else bs.estimators.OwnKernels()
+@pytest.mark.parametrize("kind", KINDS)
+def test_elbo_and_gradients_are_those_of_quadrature(kind):
+    """The ELBO, its gradient in θ and in λ. Their bias falls like 1/N: with 80 particles it is below a quarter of that
+    with 10, and no more than four standard errors beyond; a right estimator fails in one of 1 000 seeds. The seed is
+    fixed."""
+    p, q, backward = KINDS[kind]
+    theta, lam = flatten(p)[0], flatten(q)[0]
+    value, (in_theta, in_lam) = jax.value_and_grad(exact, (0, 1))(theta, lam, kind)
+    expected = np.concatenate([[value], in_theta, in_lam])
+    assert np.abs(in_lam).max() > 0.01
     found = []
-    for particles, runs in ((20, 1000), (160, 100)):
-        estimator = bs.estimators.RatioScore(particles, backward, learn_model=True)
-        values = estimates(estimator, runs, jax.random.key(particles))
+    for particles, runs in ((10, 400), (80, 60)):
+        values = estimates(
+            bs.estimators.RatioScore(particles, backward, learn_model=True), p, q, runs, jax.random.key(particles)
+        )
         found.append((np.asarray(values.mean(0)) - expected, np.asarray(values.std(0)) / np.sqrt(runs)))
     (few, _), (many, error) = found
     assert (np.abs(many) < np.abs(few) / 4 + 4 * error).all()
-    assert (error < 0.03 * (1 + np.abs(expected))).all()
+    assert (error < 0.06 * (1 + np.abs(expected))).all(), "too noisy to say anything"
 
 
 @pytest.mark.parametrize("backward", [bs.estimators.OwnKernels(), bs.estimators.TrueDynamics(3)])
-@pytest.mark.parametrize("components", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("components", [1, 2])
 def test_at_the_optimum_nothing_varies(backward, components):
     """Linear and Gaussian: q is the smoothing law, and V the log-likelihood at every sample, however few there are."""
     p = bs.LinearGaussian.random(2, 3, key=jax.random.key(0))

@@ -169,20 +169,56 @@ class Wave(StateSpaceModel):
 """
 
 
+class Networked(StateSpaceModel):
+    """A network as a field: the mean of the transition."""
+
+    net: eqx.nn.MLP
+    sigma: Any
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(self.net(x), self.sigma).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, 0.3).to_event(1)
+
+
+def test_a_network_is_a_field_like_any_other():
+    """It is learned by its name, and a part of it by that of the part; each number is reported; the rest stays. What
+    was learned predicts better than the start, by more than 0.1 nats per row."""
+    net = eqx.nn.MLP(1, 1, 2, depth=1, activation=jnp.tanh, key=KEY)
+    swinging = eqx.tree_at(lambda net: net.layers[-1].weight, net, -2.0 * jnp.sign(net.layers[0].weight).T)
+    sigma = jnp.array(0.3)
+    start = Networked(net, sigma)
+    ys = np.asarray(Networked(swinging, sigma).simulate(1500, key=KEY)[1])
+    result = learn(start, ys, learn="net", progress=False)
+    names = result.parameters()["name"].unique().to_pylist()
+    assert names[:2] == ["net.layers[0].weight[0,0]", "net.layers[0].weight[1,0]"] and len(names) == 7
+    assert result.model.sigma == sigma
+    early, late = (
+        np.mean([report.average_elbo for report in part]) for part in (result.reports[:1], result.reports[1:])
+    )
+    assert late > early + 0.1
+    bias = learn(Networked(net, sigma), ys[:50], learn="net.layers", progress=False).model
+    assert bias.net.layers[0].weight[0, 0] != net.layers[0].weight[0, 0]
+
+
 @pytest.mark.parametrize("horizon", [None, 500])
 def test_a_jump_is_followed_and_said(horizon):
-    """The noise of the state triples in mid-stream. The monitor says so in the window of the jump or the next, and at
-    no other; the estimate is within four standard errors of the new value 1 500 rows later; the evidence has the age of
-    the jump."""
+    """The noise of the state triples in mid-stream. The monitor says so in one of the two windows after the jump, and
+    in no other; in the end the estimate is within four standard errors of the new value, and the evidence has the age
+    of the jump."""
     phi = jnp.full((1, 2), 0.5)
     parts = [Mixed(phi, jnp.array(scale)).simulate(1500, key=KEY)[1] for scale in (0.5, 1.5)]
-    settings = Settings(learn_parameters=("sigma",), model_horizon=horizon)
+    settings = Settings(learn_parameters=("sigma",), model_horizon=horizon, monitor_every=250)
     watched, q, key = build(Mixed(phi, jnp.array(0.6)), settings)
     state = watched.learner.init(q, key=key)
     assert step_evidence(watched.learner, state).rows_since_restart is None
     result = learn(Mixed(phi, jnp.array(0.6)), np.concatenate(parts), settings=settings, progress=False)
     said = [report.t for report in result.reports if any("no longer fit" in words for words in report.warnings)]
-    assert said and set(said) <= {2000, 2001, 2500, 2501}
+    assert said and set(said) <= {1751, 2001}
     found = result.reports[-1].parameters["sigma"]
     assert abs(found.value - 1.5) < 4 * found.error < 1.0
     evidence = step_evidence(watched.learner, result.learned.state)

@@ -3,13 +3,15 @@
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import typer
 
 from backstream._terminal import visible
 from backstream.cli import jax_setup
 from backstream.engine.run import Run
+from backstream.errors import InputError
 from backstream.learning import Verdict
-from backstream.runs.store import open_config
+from backstream.runs.store import FILTERED, open_config, read_filtered
 
 from .failures import FAILURE
 
@@ -22,6 +24,15 @@ def open_run(path: Path, model: str | None = None) -> Run:
     _say(run.warnings)
     run.warnings = []
     return run
+
+
+def read_scored(path: Path) -> pa.Table:
+    """The results of a run, with the predictive scores of its rows."""
+    table = read_filtered(path)
+    for name in ("log_score", "pit_0"):
+        if name not in table.column_names:
+            raise InputError(f"The results in {path / FILTERED} have no column {name!r}: they are not backstream's.")
+    return table
 
 
 def say_verdict(verdict: Verdict | None) -> None:

@@ -67,7 +67,7 @@ def spark(
     settings = None if held is not None else bs.Settings(learn=share != "none")
     asked: dict[str, Any] = {"columns": chosen, "settings": settings, "buckets": buckets}
     frame = _frame(session, source, format, schema, batch)
-    trigger = {} if follow else {"availableNow": True}
+    trigger: dict[str, Any] = {} if follow else {"availableNow": True}
     if batch:
         bs.spark.smooth(fleet, frame, key, **asked).write.mode("overwrite").parquet(f"{out}/results")
     elif share == "common":

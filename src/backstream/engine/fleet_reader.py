@@ -116,7 +116,7 @@ class FleetReader(Reader):
         self._ticker, self._ticks = Ticker(config.fleet.tick_rows, config.saving.checkpoint_every), list[int]()
 
     def blank(self, record: dict[str, Any]) -> Any:
-        return self._made(record.get("inputs")).blank(record["fleet"])
+        return self._made(record).blank(record["fleet"])
 
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
         assert self._fleet is not None
@@ -134,7 +134,7 @@ class FleetReader(Reader):
         return int(np.searchsorted(np.asarray(self._ticks), self._ticker.open))
 
     def read(self, batch: Batch) -> Progress:
-        fleet, keys = self._fleet or self._made(self._first_inputs(batch)), batch.keys or []
+        fleet, keys = self._fleet or self._made({"inputs": self._first_inputs(batch)}), batch.keys or []
         ticks, self._ticks = np.asarray(self._ticks[: len(batch)], np.int64), self._ticks[len(batch) :]
         batch, elapsed = self._with_elapsed(fleet, batch)
         good = [i for i in range(len(batch)) if i not in batch.problems]
@@ -172,10 +172,10 @@ class FleetReader(Reader):
     def record(self) -> dict[str, Any]:
         assert self._prepared is not None and self._fleet is not None
         latest = {name: report_record(report) for name, report in self._latest.items()}
-        return {"inputs": self._prepared.first_inputs(), "fleet": self._fleet.record(), "latest": latest}
+        return {**self._prepared.record(), "fleet": self._fleet.record(), "latest": latest}
 
-    def _made(self, inputs: Any) -> Fleet:
-        self._prepared = prepare(self._model, self._config, inputs)
+    def _made(self, record: dict[str, Any]) -> Fleet:
+        self._prepared = prepare(self._model, self._config, record)
         self._fleet = assemble(self._prepared, self._config, self._mesh)
         return self._fleet
 

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 from backstream import posterior
 from backstream.data.rows import Batch
 from backstream.families.base import Inputs
-from backstream.laws.gaussian import scaled_cholesky
 from backstream.models import StateSpaceModel
 from backstream.models.base import emission_law
 
@@ -23,17 +22,17 @@ DRAWS = 200
 
 @eqx.filter_jit
 def replicate(
-    p: StateSpaceModel, mean: Float[Array, "t d"], cov: Float[Array, "t d d"], inputs: Inputs, key: Array
+    p: StateSpaceModel, law: posterior.Marginals | posterior.MixtureMarginals, inputs: Inputs, key: Array
 ) -> Float[Array, "n t dy"]:
     """Draws of the observation at each row, from the law of its state and the model's emission."""
+    key_x, key_y = jax.random.split(key)
+    xs = law.sample(DRAWS, key=key_x)
 
-    def row(mean, cov, u, key):
-        key_x, key_y = jax.random.split(key)
-        xs = mean + jax.random.normal(key_x, (DRAWS, len(mean)), mean.dtype) @ scaled_cholesky(cov).T
-        keys = jax.random.split(key_y, DRAWS)
-        return jax.vmap(lambda x, key: jnp.asarray(emission_law(p, x, u).sample(key), mean.dtype))(xs, keys)
+    def see(x, u, key):
+        return jnp.asarray(emission_law(p, x, u).sample(key), xs.dtype)
 
-    return jnp.swapaxes(jax.vmap(row)(mean, cov, inputs, jax.random.split(key, len(mean))), 0, 1)
+    keys = jax.random.split(key_y, xs.shape[:2])
+    return jax.vmap(jax.vmap(see), (0, None, 0))(xs, inputs, keys)
 
 
 def times_of(texts: list[str | None] | None, count: int, horizon: int) -> np.ndarray:
@@ -85,9 +84,9 @@ def draw(
         seen + inner, 1, figsize=(10, 1.2 + 1.8 * (seen + inner)), sharex=True, squeeze=False, layout="constrained"
     )
     axes: list[Any] = list(grid[:, 0])
-    part = [np.asarray(leaf)[shown] for leaf in (smoothed.mean, smoothed.cov)]
+    law = jax.tree.map(lambda leaf: jnp.asarray(leaf)[shown], smoothed)
     inputs = None if batch.inputs is None else jnp.asarray(batch.inputs[shown])
-    replicated = posterior.Draws(replicate(model, jnp.asarray(part[0]), jnp.asarray(part[1]), inputs, key))
+    replicated = posterior.Draws(replicate(model, law, inputs, key))
     lower, upper = (np.asarray(end) for end in replicated.interval(0.9))
     middle = np.median(np.asarray(replicated.values), axis=0)
     for i, panel in enumerate(axes[:seen]):
@@ -95,12 +94,12 @@ def draw(
         panel.plot(past, batch.ys[shown][:, i], ".", color=plots.BLACK, markersize=3, label="observed")
         _ahead(panel, None if ahead is None else ahead.observations, i, future, plots)
         panel.set_ylabel(columns[i])
+    regions, mean = np.asarray(law.regions(0.9)), np.asarray(law.mean)
     for i, panel in enumerate(axes[seen:]):
-        low, high = (np.asarray(end)[shown, i] for end in smoothed.interval(0.9))
-        plots.band(panel, low, high, part[0][:, i], "smoothed, 90 % band", plots.BLUE, times=past)
+        plots.regions(panel, regions[:, i], mean[:, i], "smoothed, 90 % band", plots.BLUE, past)
         panel.plot(past, np.asarray(filtered.mean)[shown, i], "--", color=plots.ORANGE, linewidth=0.9, label="filtered")
         _ahead(panel, None if ahead is None else ahead.states, i, future, plots)
-        panel.set(ylabel=states[i], ylim=_room(low, high, ahead, i))
+        panel.set(ylabel=states[i], ylim=_room(regions[:, i], ahead, i))
     for panel in axes:
         panel.margins(x=0.01)
         panel.legend(loc="best", fontsize="small", frameon=False, ncols=3)
@@ -108,9 +107,9 @@ def draw(
     return figure
 
 
-def _room(lower: np.ndarray, upper: np.ndarray, ahead: posterior.Forecast | None, i: int) -> tuple[float, float]:
+def _room(pieces: np.ndarray, ahead: posterior.Forecast | None, i: int) -> tuple[float, float]:
     """Enough for the bands: the first filtered states may be far away."""
-    ends = [np.nanmin(lower), np.nanmax(upper)]
+    ends = [np.nanmin(pieces), np.nanmax(pieces)]
     if ahead is not None:
         ends += [np.asarray(end)[:, i] for end in ahead.states.interval(0.9)]
     low, high = float(min(map(np.min, ends))), float(max(map(np.max, ends)))

@@ -1,5 +1,6 @@
 """A learner that fits a model, a configuration and the columns of a source."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -8,8 +9,10 @@ from jaxtyping import Array
 
 from backstream.data.sources import listed
 from backstream.errors import InputError
+from backstream.estimators import LogScore
 from backstream.families import BackwardFamily
 from backstream.learning import WatchedLearner, WatchedState, build
+from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, can_be_checked
 from backstream.learning.parameters import free_parameters
 from backstream.models import StateSpaceModel, check_model
 from backstream.runs.config import Config
@@ -25,13 +28,25 @@ class Prepared(NamedTuple):
     """A row of observations, whose shape and type are what counts, and the inputs of the first row, if there are
     any."""
 
+    components: int | None = 1
+    """Of the posterior; None as long as a run with one has not read the rows that decide whether it takes several."""
+
     def first_inputs(self) -> list[float] | None:
         """As a checkpoint records them."""
         return None if self.example[1] is None else self.example[1][0].tolist()
 
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint has to say, so that `prepare` makes the same learner again."""
+        return {"inputs": self.first_inputs(), "components": self.components}
+
     def blank(self) -> WatchedState:
         """The shapes of its state, into which a checkpoint is read."""
-        return self.watched.blank(self.q, *self.example, key=self.key)
+        state = self.watched.blank(self.q, *self.example, key=self.key)
+        return state if self.components is not None else state._replace(first=self.first_rows())
+
+    def first_rows(self) -> Any:
+        """Room for the rows and inputs that decide how many components there will be."""
+        return jax.tree.map(lambda leaf: np.zeros((CHECKED_ROWS, *leaf.shape[1:]), leaf.dtype), self.example)
 
 
 def check_fit(model: StateSpaceModel, config: Config) -> None:
@@ -67,18 +82,30 @@ def require_writable(config: Config) -> None:
         raise InputError("Steps that are functions cannot be written into a run directory: keep this run in memory.")
 
 
-def prepare(model: StateSpaceModel, config: Config, inputs: Any) -> Prepared:
-    """The learner of a run. `inputs` are those of its first row, None where the model has none: the posterior reads the
-    model with them before it reads any row."""
+def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> Prepared:
+    """The learner of a run. The record has the inputs of its first row, None where the model has none: the posterior
+    reads the model with them before it reads any row. It also has the number of components, where that was decided."""
     check_fit(model, config)
-    columns = config.columns
+    columns, inputs, decided = config.columns, record.get("inputs"), record.get("components")
     expected = (len(columns.inputs) + columns.elapsed,) if columns.has_inputs() else None
     try:
         u = None if inputs is None else np.asarray(inputs, config.precision)
         if expected != (None if u is None else u.shape):
             raise ValueError(f"The first row must have {expected or 'no'} inputs, not {inputs!r}.")
-        watched, q, key = build(model, config.learning, u, config.model_optimiser)
+        if decided not in (None, 1, SEVERAL, config.learning.components):
+            raise ValueError(f"A run cannot have decided on {decided!r} components.")
+        learning = config.learning if decided is None else replace(config.learning, components=decided)
+        watched, q, key = build(model, learning, u, config.model_optimiser)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
     row = np.full((1, len(columns.observed)), np.nan, config.precision)
-    return Prepared(watched, q, key, (row, None if u is None else u[None]))
+    example = row, None if u is None else u[None]
+    return Prepared(watched, q, key, example, _components(config, watched, q) if decided is None else decided)
+
+
+def _components(config: Config, watched: WatchedLearner, q: BackwardFamily) -> int | None:
+    """How many there are, before any row; None where the first rows will decide."""
+    if config.learning.components != "auto":
+        return config.learning.components
+    one_stream, scored = config.columns.key is None, isinstance(watched.learner.estimator, LogScore)
+    return None if one_stream and scored and can_be_checked(q) else 1

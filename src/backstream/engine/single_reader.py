@@ -1,4 +1,4 @@
-"""One stream."""
+"""One stream, and how many components its posterior has."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import jax
 import numpy as np
 
 from backstream.data.rows import Batch
-from backstream.learning import Report, Verdict, WatchedState
+from backstream.families import Guided
+from backstream.learning import Info, Report, Verdict, WatchedState
+from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, log_score_gap
 from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
@@ -29,7 +31,7 @@ class SingleReader(Reader):
         self._latest: Report | None = None
 
     def blank(self, record: dict[str, Any]) -> Any:
-        self._prepared = prepare(self._model, self._config, record.get("inputs"))
+        self._prepared = prepare(self._model, self._config, record)
         return self._prepared.blank()
 
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
@@ -43,20 +45,23 @@ class SingleReader(Reader):
         return waiting
 
     def read(self, batch: Batch) -> Progress:
-        dtype, collected, reports = self._config.precision, [], []
+        dtype = self._config.precision
         ys, inputs = batch.ys.astype(dtype), None if batch.inputs is None else batch.inputs.astype(dtype)
         if self._prepared is None:
-            self._prepared = prepare(self._model, self._config, None if inputs is None else inputs[0])
-        watched = self._prepared.watched
-        if self._state is None:
-            first = None if inputs is None else inputs[:1]
-            self._state, infos = watched.begin(self._prepared.q, ys[:1], first, key=self._prepared.key)
-            collected, ys, inputs = [infos], ys[1:], None if inputs is None else inputs[1:]
-        if len(ys):
-            self._state, infos, reports = watched.read(self._state, ys, inputs)
-            collected.append(infos)
-            for report in reports:
-                self._latest = later(self._latest, report)
+            self._prepared = prepare(self._model, self._config, {"inputs": None if inputs is None else inputs[0]})
+        collected, reports = [], []
+        while len(ys):
+            # What decides about the components is decided after a certain row, however the rows come.
+            count = min(len(ys), self._undecided() or len(ys))
+            now, (ys, inputs) = (
+                jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs))
+                for part in (slice(count), slice(count, None))
+            )
+            infos, said = self._learn(*now)
+            collected += infos
+            reports += said
+        for report in reports:
+            self._latest = later(self._latest, report)
         infos = jax.tree.map(lambda *parts: np.concatenate(parts), *collected)
         rows = Filtered(batch.first, batch.times, *(getattr(infos, name) for name in OF_ROWS))
         rejected = [
@@ -64,6 +69,41 @@ class SingleReader(Reader):
             for i, problem in sorted(batch.problems.items())
         ]
         return Progress(batch.first + len(batch), rows, reports, rejected)
+
+    def _learn(self, ys: np.ndarray, inputs: np.ndarray | None) -> tuple[list[Info], list[Report]]:
+        assert self._prepared is not None
+        undecided, already = self._undecided(), self._rows_read()
+        self._state, infos, reports = _advance(self._prepared, self._state, ys, inputs)
+        if undecided:
+            first = jax.tree.map(np.array, self._state.first)
+            for room, rows in zip(jax.tree.leaves(first), jax.tree.leaves((ys, inputs)), strict=True):
+                room[already : already + len(ys)] = rows
+            self._state = self._state._replace(first=first)
+            if undecided == len(ys):
+                self._decide(self._state)
+        return infos, reports
+
+    def _rows_read(self) -> int:
+        return 0 if self._state is None else int(self._state.learner.t)
+
+    def _undecided(self) -> int:
+        """How many rows are still to come before the number of components is decided; 0 where it is."""
+        assert self._prepared is not None
+        return 0 if self._prepared.components is not None else CHECKED_ROWS - self._rows_read()
+
+    def _decide(self, state: WatchedState) -> None:
+        """Whether several components are needed, by the rows so far. If so, a run with several reads them anew: from
+        here on it is what it would have been with several from the first row on. Their results stay as they are."""
+        assert self._prepared is not None
+        q, watched, (ys, inputs) = self._prepared.q, self._prepared.watched, state.first
+        assert isinstance(q, Guided)
+        p = watched.learner.current_model(state.learner)
+        start = q.init(p, None if inputs is None else inputs[0])
+        if not log_score_gap(p, q, start, ys, inputs).is_clear():
+            self._prepared, self._state = self._prepared._replace(components=1), state._replace(first=None)
+            return
+        self._prepared = prepare(self._model, self._config, {**self._prepared.record(), "components": SEVERAL})
+        self._state, _, _ = _advance(self._prepared, None, ys, inputs)
 
     def verdict(self) -> Verdict | None:
         if self._prepared is None or self._state is None:
@@ -76,4 +116,21 @@ class SingleReader(Reader):
     def record(self) -> dict[str, Any]:
         assert self._prepared is not None
         latest = None if self._latest is None else report_record(self._latest)
-        return {"inputs": self._prepared.first_inputs(), "latest": latest}
+        return {**self._prepared.record(), "latest": latest}
+
+
+def _advance(
+    prepared: Prepared, state: WatchedState | None, ys: np.ndarray, inputs: np.ndarray | None
+) -> tuple[WatchedState, list[Info], list[Report]]:
+    """Learns from rows; from the first on where there is no state yet."""
+    watched, collected, reports = prepared.watched, [], []
+    if state is None:
+        first = None if inputs is None else inputs[:1]
+        state, infos = watched.begin(prepared.q, ys[:1], first, key=prepared.key)
+        if prepared.components is None:
+            state = state._replace(first=prepared.first_rows())
+        collected, ys, inputs = [infos], ys[1:], None if inputs is None else inputs[1:]
+    if len(ys):
+        state, infos, reports = watched.read(state, ys, inputs)
+        collected.append(infos)
+    return state, collected, reports

@@ -9,7 +9,7 @@ from .recursive.functionals import AdditiveFunctional, AdditiveSmoother, linear_
 from .recursive.moment_corrected import MomentCorrected, Quadratic
 from .recursive.objectives import Increment, Renewal
 from .recursive.pathwise import RecursivePathwise
-from .recursive.ratio import OwnKernels, RatioScore, TrueDynamics
+from .recursive.ratio import FreePotentials, OwnKernels, RatioScore, TrueDynamics
 from .recursive.score import RecursiveScore
 from .recursive.sensitivity import Forward, Frozen, Truncated
 from .recursive.weights import AcceptReject, BackwardSampling, SelfNormalised
@@ -30,6 +30,7 @@ __all__ = [
     "Exact",
     "FixedLag",
     "Forward",
+    "FreePotentials",
     "Frozen",
     "Increment",
     "KernelRidge",

@@ -8,6 +8,7 @@ from backstream.families.kernels import AffineKernel, AffinePotential, FreePoten
 from backstream.families.linear import LinearDynamics
 from backstream.families.per_step import PerStep
 from backstream.families.recurrent import Recurrent, TanhCell
+from backstream.families.tilted import Tilted
 
 __all__ = [
     "AffineKernel",
@@ -24,4 +25,5 @@ __all__ = [
     "Recurrent",
     "ScoringFamily",
     "TanhCell",
+    "Tilted",
 ]

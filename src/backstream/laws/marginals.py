@@ -10,6 +10,7 @@ import pyarrow as pa
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
+from backstream.laws.gaussian import scaled_cholesky
 from backstream.laws.mixture import Mixture
 
 
@@ -18,6 +19,9 @@ class Marginals(NamedTuple):
 
     mean: Float[Array, "t d"]
     cov: Float[Array, "t d d"]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_shape(self.mean)}: mean, cov, std(), interval(0.9), to_pandas())"
 
     def std(self) -> Float[Array, "t d"]:
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=1, axis2=2))
@@ -30,6 +34,12 @@ class Marginals(NamedTuple):
     def regions(self, level: float = 0.9) -> Float[Array, "t d 1 2"]:
         """The regions of highest density that hold each coordinate with probability `level`: one interval each."""
         return jnp.stack(self.interval(level), -1)[:, :, None]
+
+    def sample(self, number: int, *, key: Array) -> Float[Array, "n t d"]:
+        """Independent draws for each time."""
+        roots = jax.vmap(scaled_cholesky)(jnp.asarray(self.cov))
+        z = jax.random.normal(key, (number, *self.mean.shape), roots.dtype)
+        return self.mean + jnp.einsum("tij,ntj->nti", roots, z)
 
     def to_arrow(self) -> pa.Table:
         """One row for each time: `row`, and `mean_0`, …, `std_0`, … for the states."""
@@ -45,6 +55,10 @@ class MixtureMarginals(eqx.Module):
 
     laws: Mixture
     """With a leading axis of time."""
+
+    def __repr__(self) -> str:
+        count = self.weight.shape[-1]
+        return f"{type(self).__name__}({_shape(self.mean)}, {count} components: mean, std(), regions(0.9), to_pandas())"
 
     @property
     def weight(self) -> Float[Array, "t k"]:
@@ -70,6 +84,11 @@ class MixtureMarginals(eqx.Module):
         """The regions of highest density that hold each coordinate with probability `level`, as intervals: one for each
         mode that stands apart. NaN where there are fewer than components."""
         return _regions(self.laws, checked_level(level))
+
+    def sample(self, number: int, *, key: Array) -> Float[Array, "n t d"]:
+        """Independent draws for each time."""
+        keys = jax.random.split(key, len(self.laws.mean))
+        return jax.vmap(lambda law, key: law.sample((number,), key=key), out_axes=1)(self.laws, keys)
 
     def to_arrow(self) -> pa.Table:
         """One row for each time: `row`, `mean_0`, …, `std_0`, … for the states, `weight_0`, … for the components, and
@@ -99,6 +118,10 @@ class Draws(NamedTuple):
     """Samples of a sequence of vectors, with their averages over the samples."""
 
     values: Float[Array, "n t d"]
+
+    def __repr__(self) -> str:
+        count, *rest = self.values.shape
+        return f"{type(self).__name__}({count:,} paths of {rest[0]:,} rows: values, mean(), std(), interval(0.9))"
 
     def mean(self) -> Float[Array, "t d"]:
         return self.values.mean(0)
@@ -135,3 +158,8 @@ def checked_level(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"level must lie strictly between 0 and 1, not at {level}.")
     return level
+
+
+def _shape(mean: Array) -> str:
+    rows, states = mean.shape
+    return f"{rows:,} rows, {states} state{'' if states == 1 else 's'}"

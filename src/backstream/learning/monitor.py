@@ -16,8 +16,10 @@ import numpy as np
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
-from .online import Info, LearnerState, OnlineLearner
+from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
+from .online import OnlineLearner
 from .particle_reference import Reference, particle_reference
+from .records import Info, LearnerState
 from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
@@ -78,6 +80,8 @@ class Monitor(eqx.Module):
     most_refused: float = eqx.field(static=True, default=0.01)
     least_fall: float = eqx.field(static=True, default=0.1)
     surprise: float = eqx.field(static=True, default=5.0)
+    check_components: bool = eqx.field(static=True, default=False)
+    """Whether it tries several components on some of the windows, and says where they are needed."""
 
     def __check_init__(self):
         if self.window < 2:
@@ -119,11 +123,11 @@ class Monitor(eqx.Module):
             )
         if ess < self.least_ess:
             warnings.append(
-                f"The effective sample size is {ess:.1f}: too few samples carry the weight. Try more --particles, or "
+                f"The effective sample size is {ess:.1f}: too few samples have weight. Try more --particles, or "
                 "the method window."
             )
         if refused > self.most_refused:
-            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
+            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were skipped.")
         reached = float(average.mean())
         if watch.fell(reached, self.least_fall, self.surprise):
             warnings.append(
@@ -134,6 +138,7 @@ class Monitor(eqx.Module):
             warnings.append(
                 f"The unbiased ELBO of the result is {reached:.2f} nats per observation; it has been {watch.best:.2f}."
             )
+        warnings += parameter_warnings(learner, state, self.window) + self._advice(p, watch, state, ys, inputs)
         report = Report(
             int(state.t),
             elbo,
@@ -143,11 +148,19 @@ class Monitor(eqx.Module):
             ess,
             float(np.median(infos.gradient_norm)),
             refused,
-            tuple(warnings + parameter_warnings(learner, state, self.window)),
+            tuple(warnings),
             parameters=current_parameters(learner, state),
             reference=self.compare(learner, watch, state, ys, inputs) if _is_compared(watch.windows + 1) else None,
         )
         return watch.next(_copy(state.result_state()), reached), report
+
+    def _advice(self, p, watch: "Watch", state: LearnerState, ys: Any, inputs: Any) -> list[str]:
+        """What several components would add, now and then."""
+        q, due = state.result(), (watch.windows + 1) % EVERY == 0 and self.window >= CHECKED_ROWS
+        if not (self.check_components and due and can_be_checked(q)):
+            return []
+        gap = log_score_gap(p, q, watch.anchor, ys, inputs)
+        return [gap.advice()] if gap.is_clear() else []
 
     def compare(
         self, learner: OnlineLearner, watch: "Watch", state: LearnerState, ys: Any, inputs: Any

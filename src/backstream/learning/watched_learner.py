@@ -11,7 +11,8 @@ from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.guided import GuidedMixture
 
 from .monitor import Monitor, Report, Watch
-from .online import Info, LearnerState, OnlineLearner, blank_infos, blank_state, dtype_of
+from .online import OnlineLearner, blank_state
+from .records import Info, LearnerState, blank_infos, dtype_of
 from .steps import Settling
 from .verdict import Circumstances, Verdict, judge
 
@@ -24,6 +25,8 @@ class WatchedState(NamedTuple):
     window: Any
     """Observations, inputs and infos since the monitor last looked, in arrays of the window's length; what is not
     yet filled is zero."""
+    first: Any = None
+    """Observations and inputs of the first rows, as long as they are to decide how many components there will be."""
 
 
 def later(before: Report | None, after: Report) -> Report:
@@ -96,7 +99,7 @@ class WatchedLearner(eqx.Module):
                 watch, report = self.monitor.look(self.learner, watch, learner, seen_infos, seen, seen_inputs)
                 reports.append(report)
                 window = jax.tree.map(np.zeros_like, window)
-            state, (ys, inputs) = WatchedState(learner, watch, window), later
+            state, (ys, inputs) = WatchedState(learner, watch, window, state.first), later
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected), reports
 
     def verdict(self, state: WatchedState, latest: Report | None, names: tuple[str, ...] = ()) -> Verdict:

@@ -73,7 +73,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             raise InputError(f"{where} must be a list of names, not {_shown(value)}.")
         return tuple(value)
     if origin in (types.UnionType, typing.Union):
-        return _value(next(arm for arm in typing.get_args(kind) if arm is not type(None)), value, where)
+        return _value(_arm(typing.get_args(kind), value), value, where)
     if origin is dict:
         if not isinstance(value, dict):
             raise InputError(f"{where} must be a table, not {_shown(value)}.")
@@ -88,6 +88,13 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise InputError(f"{where} must be {words[kind]}, not {_shown(value)}.")
     return value
+
+
+def _arm(arms: tuple[Any, ...], value: Any) -> Any:
+    """Which of several types a value is to have: the one that it has, where it has one of them."""
+    arms = tuple(arm for arm in arms if arm is not type(None))
+    chosen = (arm for arm in arms if type(value) is arm or value in typing.get_args(arm))
+    return next(chosen, arms[0])
 
 
 def _shown(value: Any) -> str:

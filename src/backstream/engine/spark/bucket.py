@@ -142,10 +142,10 @@ class Bucket:
 
     def _plain(self, ys: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
         """Of each row, whether it can be used without a closer look."""
-        fine = np.isfinite(ys).all(axis=1)
+        fine = np.asarray(np.isfinite(ys).all(axis=1))
         if self._shape.support is not None:
             fine &= self._shape.support.holds(ys).all(axis=1)
-        return fine if inputs is None else fine & np.isfinite(inputs).all(axis=1)
+        return fine if inputs is None else np.asarray(fine & np.isfinite(inputs).all(axis=1))
 
     def _wrong(self, y: np.ndarray, u: np.ndarray | None) -> str | None:
         """Why what a row holds cannot be used."""

@@ -15,6 +15,7 @@ from backstream.laws.mixture import Mixture
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
 
 from .components import FINE, Pieces, cut
+from .family import Guided, GuidedState
 from .laws import Row, state_moments
 from .plan import Plan, make_plan
 from .prediction import AffineLaw, backward_kernel, predict
@@ -101,6 +102,16 @@ class GuidedMixture(ScoringFamily):
         dtype = jnp.result_type(float) if dtype is None else dtype
         return cls(make_plan(p, u, dtype), jnp.zeros((), dtype), components)
 
+    @classmethod
+    def beside(
+        cls, q: Guided, p: StateSpaceModel, state: GuidedState, components: int
+    ) -> tuple["GuidedMixture", MixtureState]:
+        """The family with several components that reads the model as `q` does, and its state where that of `q` is
+        `state`: all weight is on one component."""
+        several = cls(q.plan, q.log_inflation, components)
+        start = several._start(state.mean, state.factor)
+        return several, start._replace(t=state.t)
+
     @property
     def state_dim(self) -> int:
         return self.plan.state_dim
@@ -115,11 +126,14 @@ class GuidedMixture(ScoringFamily):
         return self.plan.exact
 
     def init(self, p, u=None):
+        prior = state_moments(prior_law(p, u), self.plan.prior_known, self.log_inflation.dtype)
+        return self._start(prior.mean, scaled_cholesky(prior.dense()))
+
+    def _start(self, mean: Float[Array, " d"], factor: Float[Array, "d d"]) -> MixtureState:
+        """The state before any row, with all weight on one component."""
         dtype, d = self.log_inflation.dtype, self.plan.state_dim
-        prior = state_moments(prior_law(p, u), self.plan.prior_known, dtype)
         weight = jnp.zeros(self.components, dtype).at[0].set(1.0)
-        one = prior.mean, scaled_cholesky(prior.dense())
-        law = Mixture.of(weight, *(jnp.broadcast_to(part, (self.components, *part.shape)) for part in one))
+        law = Mixture.of(weight, *(jnp.broadcast_to(part, (self.components, *part.shape)) for part in (mean, factor)))
         pieces = self._cut(law, jnp.zeros((self.components, d), dtype))
         # There is no kernel before the second row, and nothing of this one is used.
         return MixtureState(jnp.zeros((), int), law, self._unmoved(pieces), jnp.zeros((), dtype), jnp.asarray(False))
@@ -153,8 +167,7 @@ class GuidedMixture(ScoringFamily):
         unread = jnp.repeat(kernel.predicted.log_weight, len(pieces.log_weight) // len(kernel.predicted.log_weight))
         law = self._merged(pieces._replace(log_weight=jnp.where(failed, unread, pieces.log_weight)))
         score = jnp.where(failed | ~row.seen.any(), 0.0, log_mass)
-        # Nothing later depends on the kernel, and what reads it does not differentiate it.
-        return MixtureState(state.t + 1, law, jax.lax.stop_gradient(kernel), score, failed)
+        return MixtureState(state.t + 1, law, kernel, score, failed)
 
     def _cut(self, law: Mixture, bend: Float[Array, "k d"]) -> Pieces:
         """Components in narrower pieces, where the transition is not affine."""

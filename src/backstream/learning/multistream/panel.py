@@ -22,7 +22,8 @@ from jaxtyping import Array, PyTree
 from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate
 from backstream.families.base import BackwardFamily
-from backstream.learning.online import Info, LearnerState, OnlineLearner, _all_finite, _like, blank_infos, blank_state
+from backstream.learning.online import OnlineLearner, blank_state
+from backstream.learning.records import Info, LearnerState, all_finite, blank_infos, like_family
 from backstream.learning.steps import LENGTHENING
 from backstream.models.density import check_inputs, check_model, check_observations
 
@@ -136,7 +137,7 @@ class Panel(eqx.Module):
     def read(self, state: PanelState, slots: Any, ticks: Any, ys: Any, inputs: Any = None) -> tuple[PanelState, Info]:
         """Rows of many streams: the slot of each, its tick (which never falls), its observation. What is told of
         each comes in the same order. The state given is used up."""
-        slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), _like(self.q, ys)
+        slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), like_family(self.q, ys)
         check_observations(check_model(self.learner.model, self.u), ys)
         check_inputs(inputs)
         tick = np.concatenate([[0], np.cumsum(ticks[1:] != ticks[:-1])]) if len(ticks) else ticks
@@ -416,7 +417,7 @@ class _Shard:
             return eqx.filter(state._replace(key=row.key), eqx.is_array), None, ~info.refused, info
         increment = estimate.increment
         gradient = Estimate(increment.elbo, *eqx.filter(increment[1:], eqx.is_inexact_array))
-        finite = _all_finite(gradient)
+        finite = all_finite(gradient)
         state, info = self.learner._settle(state, carry, estimate, filters, finite)
         state = state._replace(key=row.key, **dict.fromkeys(COMMON))
         return eqx.filter(state, eqx.is_array), gradient, finite, info
