@@ -160,18 +160,18 @@ class Judge:
         """The errors of a particle filter and smoother with the true model, and that of the raw observation."""
         trajectories = 200 if smoothing else 1
         limit = metrics.particle_limit(self.p, self.ys, self.inputs, num_particles, trajectories, key=self.key_limit)
-        return ({"smoothing": metrics.rmse(limit.smoothed, self.states)} if smoothing else {}) | {
-            "filtering": metrics.rmse(limit.filtered, self.states),
-            "one_step": metrics.one_step_rmse(limit.one_step, self.states),
+        return ({"smoothing": metrics.delta(limit.smoothed, self.states)} if smoothing else {}) | {
+            "filtering": metrics.delta(limit.filtered, self.states),
+            "one_step": metrics.kappa_one(limit.one_step, self.states),
             "log_likelihood": float(limit.log_likelihood),
-            "raw": metrics.rmse(self.ys, self.states),
+            "raw": metrics.delta(self.ys, self.states),
         }
 
     def errors(self, q: BackwardFamily) -> dict[str, float]:
         smoothed, filtered = (law(self.p, q, self.ys, self.inputs) for law in (posterior.smooth, posterior.filter))
         return {
-            "smoothing": metrics.rmse(smoothed.mean, self.states),
-            "filtering": metrics.rmse(filtered.mean, self.states),
+            "smoothing": metrics.delta(smoothed.mean, self.states),
+            "filtering": metrics.delta(filtered.mean, self.states),
             "coverage_90": metrics.coverage(*smoothed.interval(0.9), self.states),
         }
 
@@ -196,8 +196,8 @@ class LinearJudge:
     def errors(self, q: BackwardFamily) -> dict[str, float]:
         return {
             "fresh_elbo": float(exact_per_step(self.p, q, self.ys)),
-            "smoothing": metrics.rmse(posterior.smooth(self.p, q, self.ys).mean, self.states),
-            "filtering": metrics.rmse(posterior.filter(self.p, q, self.ys).mean, self.states),
+            "smoothing": metrics.delta(posterior.smooth(self.p, q, self.ys).mean, self.states),
+            "filtering": metrics.delta(posterior.filter(self.p, q, self.ys).mean, self.states),
         }
 
 

@@ -93,7 +93,7 @@ def limit(make: Callable, settings: dict[str, Any], seed: int) -> dict[str, floa
         return judge.limit()
     if isinstance(p, ChaoticRNN) and len(p.W) >= settings["told_from"]:
         best = told(p, judge, settings["told_particles"], key=jax.random.fold_in(key, 1))
-        return {"filtering": best, "raw": metrics.rmse(judge.ys, judge.states)}
+        return {"filtering": best, "raw": metrics.delta(judge.ys, judge.states)}
     return judge.limit(settings["limit_particles"])
 
 
@@ -136,7 +136,7 @@ def told(p: ChaoticRNN, judge: Judge, num_particles: int, *, key: jax.Array) -> 
     keys = jax.random.split(key_steps, len(judge.ys) - 1)
     scanned = (judge.states[:-1], judge.states[1:], judge.ys[1:], keys)
     means = jax.jit(lambda: jax.lax.scan(advance, start, scanned)[1])()
-    return metrics.rmse(means, judge.states[1:])
+    return metrics.delta(means, judge.states[1:])
 
 
 def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ for the next time; `--render` only writes the page.
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ JUMP_AT, AFTER = 10_000, 3_000
 JUMPS = {"oscillator": "far", "Poisson counts": "far"}
 """The start whose parameters are the truth before the jump."""
 STREAMS, SHORT = 50, 5_000
+COVERED = "local level", "volatility", "Poisson counts"
 PUBLISHED_ROWS, PUBLISHED_SEEDS = 50_000, range(200, 210)
-PUBLISHED = "PyDPF's volatility"
 
 
 def simulated(case: Case, seed: int, part: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray | None]:
@@ -131,7 +132,7 @@ def jump(name: str, seed: int, horizon: int | None) -> float:
     return truth - learned
 
 
-def published_volatility(seed: int) -> list[float]:
+def published_errors(seed: int) -> list[float]:
     """Errors of α, β and σ in the setting that PyDPF publishes: x' = α x + σ ε, y = β exp(x/2) ε."""
     start = volatility(0.0, 0.5, 0.5)
     case = Case(volatility(2 * np.log(0.5), 0.91, 1.0), {"near": start})
@@ -150,34 +151,49 @@ def coverage(name: str) -> float:
     return float(np.mean(inside))
 
 
+Parts = Iterator[tuple[str, Any]]
+
+
+def streams(name: str, keep: Path | None) -> Parts:
+    for seed in SEEDS:
+        yield str(seed), compare(name, seed, keep)
+
+
+def jumps(name: str, keep: Path | None) -> Parts:
+    if name in JUMPS:
+        for way, horizon in (("restart", None), ("horizon 500", 500)):
+            yield way, [jump(name, seed, horizon) for seed in SEEDS]
+
+
+def coverages(name: str, keep: Path | None) -> Parts:
+    if name in COVERED:
+        yield "share", coverage(name)
+
+
+def published(name: str, keep: Path | None) -> Parts:
+    if name == "volatility":
+        for seed in PUBLISHED_SEEDS:
+            yield str(seed), published_errors(seed)
+
+
+PARTS = {"streams": streams, "jumps": jumps, "coverage": coverages, "published": published}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="Default: all.")
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS, help="Default: all.")
     parser.add_argument("--keep", type=Path, help="A directory for offline fits.")
     parser.add_argument("--render", action="store_true", help="Only write the page.")
     arguments = parser.parse_args()
     use_one_thread()
-    content = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"streams": {}, "jumps": {}, "coverage": {}}
-
-    def save() -> None:
-        RESULTS.write_text(json.dumps(report.rounded({**content, "machine": machine(), "rows": ROWS})) + "\n")
-
-    chosen = [] if arguments.render else arguments.models or [*CASES, PUBLISHED]
-    if PUBLISHED in chosen:
-        content["published volatility"] = [published_volatility(seed) for seed in PUBLISHED_SEEDS]
-        save()
-    for name in (name for name in chosen if name != PUBLISHED):
-        for seed in SEEDS:
-            content["streams"].setdefault(name, {})[str(seed)] = compare(name, seed, arguments.keep)
-            print(name, seed, content["streams"][name][str(seed)]["offline"], flush=True)
-            save()
-        if name in JUMPS:
-            horizons = {"restart": None, "horizon 500": 500}
-            content["jumps"][name] = {k: [jump(name, seed, h) for seed in SEEDS] for k, h in horizons.items()}
-            save()
-        if name in ("local level", "volatility", "Poisson counts"):
-            content["coverage"][name] = coverage(name)
-            save()
+    content = json.loads(RESULTS.read_text()) if RESULTS.exists() else {part: {} for part in PARTS}
+    for name in [] if arguments.render else arguments.models or CASES:
+        for part in arguments.parts:
+            for key, result in PARTS[part](name, arguments.keep):
+                content.setdefault(part, {}).setdefault(name, {})[key] = result
+                print(part, name, key, flush=True)
+                RESULTS.write_text(json.dumps(report.rounded({**content, "machine": machine(), "rows": ROWS})) + "\n")
     report.render(RESULTS)
 
 

@@ -114,7 +114,7 @@ def shifted(ys):
 
 def failures() -> tuple[Failure, ...]:
     normal, counts, labels = level(), level(law="counts", phi=0.3, sigma=0.3), level(law="labels", phi=0.3, offset=1.0)
-    twist = level(Twist, phi=0.8, sigma=0.5, scale=0.05, offset=1.0)
+    twist = level(Twist, phi=0.8, sigma=0.2, scale=0.15, offset=1.0)
     learned = Settings(learn_model=True, model_rate=1.0)
     return (
         Failure("noise of the transition a third", normal, level(sigma=0.5 / 3)),

@@ -58,7 +58,7 @@ def main(quick: bool, picture: Path) -> None:
 
     tuned = [kalman(p, std) for std in (0.1, 0.15, 0.2, 0.3, 0.4)]
     # chosen with the truth at hand
-    best = min(tuned, key=lambda rival: bs.metrics.rmse(bs.smooth(p, rival, fresh).mean, states))
+    best = min(tuned, key=lambda rival: bs.metrics.delta(bs.smooth(p, rival, fresh).mean, states))
     rivals = {"Backstream": result.family, "Kalman, nominal": kalman(p, 0.1), "Kalman, best": best}
     limit = bs.metrics.particle_limit(p, fresh, num_particles=1000, num_trajectories=50, key=jax.random.key(5))
     print(f"{len(fresh):,} fresh rows of 3 sensors, 5 % of the numbers lost. Errors of the states (RMSE):")
@@ -67,10 +67,10 @@ def main(quick: bool, picture: Path) -> None:
     for name, family in rivals.items():
         filtered[name], smoothed = bs.filter(p, family, fresh), bs.smooth(p, family, fresh)
         curves[name] = bs.metrics.calibration(smoothed, states, levels)
-        errors = bs.metrics.rmse(filtered[name].mean, states), bs.metrics.rmse(smoothed.mean, states)
+        errors = bs.metrics.delta(filtered[name].mean, states), bs.metrics.delta(smoothed.mean, states)
         held = 100 * bs.metrics.coverage(*smoothed.interval(0.9), states)
         print(f"{name:20}{errors[0]:10.4f}{errors[1]:10.4f}{held:16.0f} %")
-    errors = (bs.metrics.rmse(mean, states) for mean in (limit.filtered, limit.smoothed))
+    errors = (bs.metrics.delta(mean, states) for mean in (limit.filtered, limit.smoothed))
     print("{:20}{:10.4f}{:10.4f}".format("particle limit", *errors))
 
     # The row that hurts most: the largest error of the nominal Kalman filter.

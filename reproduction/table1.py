@@ -93,8 +93,8 @@ def learned(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     found = fit(judge.p, q, judge.ys, estimator=estimator, optimiser=optimiser, num_epochs=epochs, key=key_fit)
     smoothed = posterior.smooth(judge.p, found.q, judge.ys)
     return {
-        "smoothing": metrics.rmse(smoothed.mean, judge.states),
-        "filtering": metrics.rmse(posterior.filter(judge.p, found.q, judge.ys).mean, judge.states),
+        "smoothing": metrics.delta(smoothed.mean, judge.states),
+        "filtering": metrics.delta(posterior.filter(judge.p, found.q, judge.ys).mean, judge.states),
         "coverage_90": metrics.coverage(*smoothed.interval(0.9), judge.states),
         "elbo": np.round(np.asarray(found.elbo[:: max(1, epochs // 100)], float), 4).tolist(),
         "refused": int(found.refused),

@@ -70,12 +70,12 @@ def run(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
         means.append(np.asarray(infos.mean))
         previous.append(np.asarray(infos.previous_mean))
         elbos.append(np.asarray(infos.elbo))
-        error = metrics.rmse(means[-1], judge.states[start : start + settings["block"]])
+        error = metrics.delta(means[-1], judge.states[start : start + settings["block"]])
         console.print(f"{start + settings['block']} observations, filtering RMSE of the last {error:.4f}", style="dim")
     errors = np.sqrt(np.mean((np.concatenate(means) - np.asarray(judge.states)) ** 2, axis=1))
     return {
-        "one_step": metrics.one_step_rmse(np.concatenate(previous), judge.states),
-        "filtering": metrics.rmse(np.concatenate(means), judge.states),
+        "one_step": metrics.kappa_one(np.concatenate(previous), judge.states),
+        "filtering": metrics.delta(np.concatenate(means), judge.states),
         "elbo": float(np.mean(np.concatenate(elbos))),
         "running": running(errors),
     }

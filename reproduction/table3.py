@@ -124,7 +124,7 @@ def run(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     curve = learn(learner, q, ys, snapshots.errors, settings["every"], key=keys[4])
     smoothed, filtered = (law(judge.p, snapshots.last, ys).mean for law in (posterior.smooth, posterior.filter))
     found = {"curve": curve, "end": curve[-1], "held": held_elbos(learner, snapshots.last, judge.ys, keys[4])}
-    found["training"] = {"smoothing": metrics.rmse(smoothed, states), "filtering": metrics.rmse(filtered, states)}
+    found["training"] = {"smoothing": metrics.delta(smoothed, states), "filtering": metrics.delta(filtered, states)}
     if seed == 0:
         test = judge.p.simulate(settings["test"], key=jax.random.fold_in(keys[2], 1))
         found["test"] = snapshots.on(*test)

@@ -48,6 +48,28 @@ MOST_MAPPINGS = 20_000
 """The kernel allows a process 65 530 mappings of memory by default, and every compiled program takes some."""
 
 
+ROOT = Path(__file__).parents[1]
+OURS = {
+    ".coverage",
+    ".hypothesis",
+    ".import_linter_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    "__pycache__",
+    "build",
+    "site",
+}
+"""What tools leave in the root of the repository."""
+
+
+@pytest.fixture(autouse=True)
+def leave_nothing_behind():
+    """Fails a test that leaves a run, a picture or anything else in the root of the repository."""
+    before = set(os.listdir(ROOT))
+    yield
+    assert set(os.listdir(ROOT)) - before <= OURS
+
+
 @pytest.fixture(autouse=True)
 def forget_programs():
     """Drops compiled programs before their number makes the compiler crash."""

@@ -150,3 +150,16 @@ def test_gradient_norm(axes):
     plots.gradient_norm(axes, REPORTS)
     np.testing.assert_allclose(curve(axes, "median of a window"), [r.gradient_norm for r in REPORTS])
     assert axes.get_yscale() == "log"
+
+
+def test_a_link_in_the_place_of_a_picture_is_replaced(tmp_path):
+    """A run directory made by somebody else may hold one that leads to a file of yours."""
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "plot.png").symlink_to(tmp_path / "mine")
+    (tmp_path / ".incoming-plot.png").symlink_to(tmp_path / "mine")
+    figure, axes = plt.subplots()
+    axes.set_ylabel("odd")
+    plots.parameter(axes, [1, 2], [1.0, 2.0], [0.1, 0.1], "$\\frac{")  # a name is no formula
+    plots.save(figure, tmp_path / "plot.png")
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "plot.png").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "plot.png"]

@@ -34,8 +34,7 @@ def render(results: Path) -> None:
     _put("streams", _streams(content["streams"]))
     _put("jumps", _jumps(content["jumps"]))
     _put("coverage", _coverage(content["coverage"]))
-    if "published volatility" in content:
-        _put("published", _published(content["published volatility"]))
+    _put("published", _published(content.get("published", {})))
     _draw(content["streams"])
 
 
@@ -69,14 +68,15 @@ def _jumps(jumps: dict[str, dict[str, list[float]]]) -> str:
     return table(header, [[name, *(f"{max(ways[way]):.4f}" for way in ways)] for name, ways in jumps.items()])
 
 
-def _published(errors: list[list[float]]) -> str:
+def _published(published: dict[str, dict[str, list[float]]]) -> str:
+    errors = list(published.get("volatility", {}).values())
     means = [f"{sum(column) / len(column):.4f}" for column in zip(*errors, strict=True)]
     return table(["mean absolute error", "α", "β", "σ"], [["learned online", *means], ["PyDPF", *PYDPF]])
 
 
-def _coverage(coverage: dict[str, float]) -> str:
+def _coverage(coverage: dict[str, dict[str, float]]) -> str:
     return table(
-        ["model", "90 % intervals that hold the truth"], [[k, f"{100 * v:.0f} %"] for k, v in coverage.items()]
+        ["model", "90 % intervals that hold the truth"], [[k, f"{100 * v['share']:.0f} %"] for k, v in coverage.items()]
     )
 
 

@@ -12,8 +12,10 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
-    from backstream.cli import main as run
-
+    try:
+        from backstream.cli import main as run
+    except KeyboardInterrupt:  # while it is imported
+        raise SystemExit(130) from None
     run()
 
 

@@ -14,21 +14,36 @@ from backstream.models.density import log_emission, log_transitions
 
 
 def rmse(estimate: Any, states: Any) -> float:
-    """The paper's Δ_T (for smoothed means) and κ²_T (for filtered ones): the mean over t of the root mean square over
-    coordinates. Times at which the truth is missing (NaN) are left out.
+    """The root mean square error over all times and coordinates. Where the truth is missing (NaN) it is left out.
 
-    >>> rmse([[1.0, 1.0]], [[0.0, 2.0]])
-    1.0
+    >>> rmse([[3.0], [4.0]], [[0.0], [float("nan")]])
+    3.0
+    >>> round(rmse([[3.0], [4.0]], [[0.0], [0.0]]), 4)
+    3.5355
     """
+    return float(np.sqrt(np.nanmean(_errors(estimate, states) ** 2)))
+
+
+def delta(estimate: Any, states: Any) -> float:
+    """The paper's Δ_T (for smoothed means) and κ²_T (for filtered ones): the mean over t of the root mean square over
+    coordinates; with one state, the mean absolute error. Times at which the truth is missing (NaN) are left out.
+
+    >>> delta([[3.0], [4.0]], [[0.0], [0.0]])
+    3.5
+    """
+    return float(np.nanmean(np.sqrt(np.mean(_errors(estimate, states) ** 2, axis=-1))))
+
+
+def kappa_one(previous_means: Any, states: Any) -> float:
+    """The paper's κ¹_T: means of X_{t-1} given y_{0:t}, t = 1, …, T − 1, against the states of times 0, …, T − 2."""
+    return delta(previous_means, np.asarray(states)[: len(previous_means)])
+
+
+def _errors(estimate: Any, states: Any) -> np.ndarray:
     estimate, states = np.asarray(estimate, float), np.asarray(states, float)
     if estimate.shape != states.shape:
         raise ValueError(f"The estimates have shape {estimate.shape}, the states {states.shape}.")
-    return float(np.nanmean(np.sqrt(np.mean((estimate - states) ** 2, axis=-1))))
-
-
-def one_step_rmse(previous_means: Any, states: Any) -> float:
-    """The paper's κ¹_T: means of X_{t-1} given y_{0:t}, t = 1, …, T − 1, against the states of times 0, …, T − 2."""
-    return rmse(previous_means, np.asarray(states)[: len(previous_means)])
+    return estimate - states
 
 
 def coverage(lower: Any, upper: Any, states: Any) -> float:

@@ -11,6 +11,7 @@ Each function draws on the Axes that it is given and leaves figure, size and tit
 >>> plt.close(figure)
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ def parameter(axes: Axes, rows: Any, values: Any, errors: Any, name: str, truth:
     band(axes, values - half, values + half, values, "estimate, 90 % band", BLUE, times=rows)
     if truth is not None:
         axes.axhline(truth, color=BLACK, linestyle="--", linewidth=0.9, label="truth")
-    axes.set(xlabel="row", ylabel=name)
+    axes.set_xlabel("row")
+    axes.set_ylabel(name, parse_math=False)
     _legend(axes)
 
 
@@ -188,6 +190,7 @@ def pit_histogram(axes: Axes, pits: Any, bins: int = 10) -> None:
     half = 1.96 * np.sqrt((bins - 1) / max(len(known), 1))
     axes.axhspan(1 - half, 1 + half, color=GREY, alpha=0.3, label="honest, 95 %")
     axes.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
     _legend(axes)
 
 
@@ -241,12 +244,22 @@ METADATA = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
 def save(figure: Figure, path: str | Path, config: str = "") -> Path:
-    """Writes the picture, with the configuration where its format has room for one, and closes the figure."""
-    path = Path(path)
+    """Writes the picture, with the configuration where its format has room for one, and closes the figure.
+
+    The picture appears whole or not at all. A link in its place is replaced, not followed: a run directory made by
+    somebody else may hold one.
+    """
+    path, content = Path(path), io.BytesIO()
     place = METADATA.get(path.suffix.lower())
     about = {place: config} if place and config else None
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata=about)
+    kind = path.suffix.lower().removeprefix(".")
+    figure.savefig(content, format=kind, dpi=150, bbox_inches="tight", metadata=about)
     plt.close(figure)
+    incoming = path.with_name(f".incoming-{path.name}")
+    incoming.unlink(missing_ok=True)
+    with open(incoming, "xb") as file:
+        file.write(content.getvalue())
+    incoming.replace(path)
     return path
 
 

@@ -1,4 +1,4 @@
-"""What a fitted q says: filtering and smoothing laws, trajectories of the hidden states, forecasts.
+"""Filtering, smoothing, sampled trajectories and forecasts with a given posterior q.
 
 Observations and inputs may be NumPy arrays. NaN is a missing value; an infinity is an error, with its row and column.
 
@@ -46,9 +46,9 @@ LEAST_VARIANCE = 1e-6
 
 
 class Forecast(NamedTuple):
-    """Samples of future states and of the observations that go with them, for each of the next times.
+    """Samples of the next states and observations.
 
-    Where the observations have heavy tails their sample mean and std mean little; intervals do.
+    If the observations have heavy tails, use intervals: the sample mean and standard deviation are unreliable.
     """
 
     states: Draws
@@ -56,9 +56,20 @@ class Forecast(NamedTuple):
 
 
 def filter(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs = None) -> Marginals | MixtureMarginals:
-    """q_t, the law of X_t given y_{0:t}, for each t. `ys` has shape [T, dy], the result [T, d] and [T, d, d].
+    """The distribution of the state at each row, given the rows up to it.
 
-    Of a family with several components the result has these, too.
+    Args:
+        p: The model.
+        q: The posterior, for example `bs.Guided.from_model(p)`.
+        ys: The observations, of shape [T, dy]. NaN is a missing value.
+        inputs: The inputs of the rows, with a leading axis of length T, if the model has inputs.
+
+    Returns:
+        Means [T, d] and covariances [T, d, d]. For a family with several components, also the components.
+
+    Raises:
+        ValueError: If shapes do not match, or an observation is infinite or impossible in the model.
+        TypeError: If the arguments are in the wrong order.
     """
     ys, inputs = _checked_data(p, q, ys, inputs)
     return _filter(p, q, ys, inputs)
@@ -74,14 +85,27 @@ def smooth(
     key: Array | None = None,
     length: int | None = None,
 ) -> Marginals | MixtureMarginals:
-    """The law of X_t given all of y_{0:T-1}, for each t, under q_{0:T-1}.
+    """The distribution of the state at each row, given all rows.
 
-    In closed form where the family's kernels are affine. Otherwise mean and covariance are those of `num_trajectories`
-    sampled trajectories, and a key is required. Of a family with several components the result is a mixture again,
-    fitted to the trajectories.
+    If the backward kernels of the family are affine (as for `Guided`), this is computed in closed form. Otherwise the
+    means and covariances are those of sampled trajectories. For a family with several components, a mixture is fitted
+    to the trajectories.
 
-    With `length`, only the first so many rows count, and of the result too: the others fill sequences of different
-    lengths up to one, so that all are smoothed by one compiled program.
+    Args:
+        p: The model.
+        q: The posterior.
+        ys: The observations, of shape [T, dy]. NaN is a missing value.
+        inputs: The inputs of the rows, with a leading axis of length T, if the model has inputs.
+        num_trajectories: The number of sampled trajectories.
+        key: The random key. Needed if the kernels are not affine.
+        length: Use only the first `length` rows, and treat the others as padding. This way, sequences of different
+            lengths share one compiled program.
+
+    Returns:
+        Means [T, d] and covariances [T, d, d]. For a family with several components, also the components.
+
+    Raises:
+        ValueError: If shapes do not match, an observation is invalid, or the key is missing.
     """
     ys, inputs = _checked_data(p, q, ys, inputs)
     if q.affine:
@@ -121,7 +145,7 @@ def one_step_smooth(
 def sample_trajectories(
     p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs = None, num_trajectories: int = 1, *, key: Array
 ) -> Float[Array, "n t d"]:
-    """Independent draws of the whole sequence of states from q_{0:T-1}, of shape [num_trajectories, T, d]."""
+    """Samples whole sequences of states given all rows, of shape [num_trajectories, T, d]."""
     ys, inputs = _checked_data(p, q, ys, inputs)
     return _sample(p, q, ys, inputs, _checked_number("num_trajectories", num_trajectories), key)
 
@@ -135,10 +159,19 @@ def forecast(
     *,
     key: Array,
 ) -> Forecast:
-    """Samples of the next `horizon` states and observations, from the last filtering law pushed through p.
+    """Simulates the next states and observations.
 
-    `law` is that of the present state: `q.marginal(state)`, or what `filter` returned, of which the last row is taken.
-    `inputs`, if any, are those of the next times, with a leading axis of length `horizon`.
+    Args:
+        p: The model.
+        law: The distribution of the current state: the output of `filter`, of which the last row is used, or
+            `q.marginal(state)`.
+        horizon: The number of rows to forecast.
+        num_samples: The number of simulated futures.
+        inputs: The inputs of these rows, with a leading axis of length `horizon`, if the model has inputs.
+        key: The random key.
+
+    Returns:
+        Samples of `states` and `observations`, with `mean()`, `std()` and `interval(level)`.
     """
     _checked_number("horizon", horizon)
     _checked_number("num_samples", num_samples)
@@ -299,7 +332,7 @@ def _checked_number(name: str, number: int) -> int:
 def _checked_key(q: BackwardFamily, name: str, key: Array | None) -> Array:
     if key is None:
         raise ValueError(
-            f"The backward kernels of {type(q).__name__} are not affine, so that {name} draws samples: give it a key."
+            f"The backward kernels of {type(q).__name__} are not affine, so {name} draws samples and needs a key."
         )
     return key
 

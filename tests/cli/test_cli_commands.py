@@ -62,7 +62,7 @@ def test_from_simulation_to_forecast(tmp_path):
     assert found["config"]["version"] == backstream.__version__
     truth = np.loadtxt(states, skiprows=1)
     mean = smoothed["mean_0"].to_numpy()
-    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.mean(np.abs(mean - truth)), rel=1e-4)
+    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - truth) ** 2)), rel=1e-4)
     assert found["smoothed, as learned"]["rmse"] < found["the observation itself"]["rmse"]
 
     here("plot", folder, "--states", states, "-o", tmp_path / "picture.png")
@@ -73,6 +73,7 @@ def test_from_simulation_to_forecast(tmp_path):
     (folder / "forecast.parquet").write_bytes((folder / "smoothed.parquet").read_bytes())
     refused = here("plot", folder, check=1).stderr
     assert "forecast.parquet has no columns state_lower_0, state_upper_0, state_mean_0" in refused
+    (folder / "forecast.parquet").unlink()
     (folder / "smoothed.parquet").write_bytes(b"PAR1")
     assert "smoothed.parquet cannot be read" in here("plot", folder, check=1).stderr
     words = here("inspect", folder).stdout
@@ -169,7 +170,8 @@ def test_help_teaches_and_is_quick():
         shown = " ".join(run(command, "--help").stdout.split())
         assert f"Example: backstream {command}" in shown, command
         assert (
-            command != "stream" or "Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion)." in shown
+            command != "stream"
+            or "Learning rate. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion)." in shown
         )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run("--help")

@@ -40,7 +40,8 @@ def assert_equals(path, whole):
 def test_a_run_holds_every_row_once(uninterrupted):
     """Parts of 30 rows, the last one shorter; the monitor at every 20 rows after the first."""
     table = pq.read_table(uninterrupted / "run" / "filtered")
-    assert table.column_names == ["row", "time", "refused", "mean_0", "std_0"]
+    columns = ["row", "time", "refused", "log_score", "mean_0", "std_0", "pit_0", "residual_0"]
+    assert table.column_names == columns
     assert table["row"].to_pylist() == list(range(ROWS))
     assert table["time"][65].as_py() == "2024-01-01T00:01:05"
     reports = [json.loads(line) for line in (uninterrupted / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -113,7 +114,7 @@ def test_a_pipe_whose_reader_goes_away(uninterrupted, tmp_path):
         running.process.wait(SECONDS)
         stderr = running.process.stderr.read().decode()
     assert running.process.returncode == 1 and "Traceback" not in stderr
-    assert "reader of standard output went away after row 4" in stderr and "saved" in stderr
+    assert "standard output has closed it after row 4" in stderr and "saved" in stderr
     assert state(tmp_path / "run").position == 4
     rest = (line.rstrip("\n").split(",") for line in lines[5:])
     rows = "".join(json.dumps({"at": at, "y": float(y) if y else None}) + "\n" for at, y in rest)

@@ -152,8 +152,9 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples(name):
+def test_docstring_examples(name, tmp_path, monkeypatch):
     """In JAX's default precision, as a reader would see them."""
+    monkeypatch.chdir(tmp_path)
     with jax.enable_x64(False):
         failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried > 0 and failed == 0

@@ -57,6 +57,9 @@ def test_a_result_in_memory_has_the_filter_of_the_model(result, data):
     np.testing.assert_allclose(result.filter(ys, inputs=us).mean, expected.mean, rtol=1e-6)
     np.testing.assert_allclose(result.smooth(ys, inputs=us).mean, bs.smooth(MODEL, q, ys, us).mean, rtol=1e-6)
     assert result.forecast(4, inputs=us[:4]).observations.values.shape == (1000, 4, 1)
+    assert repr(result.smooth()).startswith("Marginals(50 rows, 1 state: mean")
+    ahead = repr(result.forecast(4, inputs=us[:4]))
+    assert ahead.startswith("Forecast(states=Draws(1,000 paths of 4 rows:") and len(ahead) < 300
     assert repr(result) == "MemoryResult(test_five_lines:Driven: 50 rows, 1 state behind y0)"
 
 
@@ -76,7 +79,7 @@ def test_a_saved_result_is_a_run(result, data, tmp_path):
     saved = result.save(tmp_path / "saved")
     opened = bs.load(tmp_path / "saved", MODEL)
     assert opened.filtered.table.equals(result.filtered.table)
-    with pytest.raises(InputError, match="does not hold the observations"):
+    with pytest.raises(InputError, match="does not contain the observations"):
         opened.smooth()
     np.testing.assert_array_equal(saved.smooth().mean, opened.smooth(data[0][:50], data[1][:50]).mean)
     assert len(opened.reports) == len(result.reports) == 2

@@ -200,7 +200,7 @@ def test_what_was_learned_is_used_stream_by_stream(whole):
     assert opened.streams() == list("abcde")
     ahead = opened.forecast(3, stream="b")
     assert ahead.observations.values.shape == (1000, 3, 1)
-    with pytest.raises(InputError, match="many streams: say of which"):
+    with pytest.raises(InputError, match="many streams: name one"):
         opened.forecast(3)
     with pytest.raises(InputError, match="no stream 'z'"):
         opened.forecast(3, stream="z")
@@ -227,7 +227,7 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     assert np.flatnonzero(np.isnan(mean)).tolist() == [last - 1]
     found = json.loads(here("evaluate", folder, "--states", states, "--source", source, "--json", check=1).stdout)
     truth = np.sin(np.arange(100)).round(3)
-    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.nanmean(np.abs(mean - truth)), rel=1e-9)
+    assert found["smoothed, as learned"]["rmse"] == pytest.approx(np.sqrt(np.nanmean((mean - truth) ** 2)), rel=1e-9)
     here("forecast", folder, "--horizon", 3, "--stream", "a", "--stream", "d", "--samples", 20)
     assert pq.read_table(folder / "forecast.parquet")["key"].to_pylist() == ["a"] * 3 + ["d"] * 3
     assert "no stream 'z'" in here("forecast", folder, "--stream", "z", check=2).stderr
@@ -242,9 +242,9 @@ def test_every_command_knows_the_streams(tmp_path, monkeypatch):
     assert "of 'd', one of 5 streams" in here("plot", folder, "--stream", "d", "--states", states).stderr
     drawn = {line.get_label(): line.get_xydata() for line in figures[0].axes[0].lines}
     mine = np.flatnonzero(keys == "d")
-    np.testing.assert_array_equal(drawn["smoothed"], np.column_stack([np.arange(len(mine)), mean[mine]]))
+    np.testing.assert_array_equal(drawn["smoothed, 90 % band"], np.column_stack([np.arange(len(mine)), mean[mine]]))
     np.testing.assert_array_equal(drawn["truth"][:, 1], truth[mine])
-    assert drawn["forecast"][:, 0].tolist() == [len(mine), len(mine) + 1, len(mine) + 2]
+    assert drawn["forecast, 90 % band"][:, 0].tolist() == [len(mine), len(mine) + 1, len(mine) + 2]
 
 
 class Pushed(StateSpaceModel):

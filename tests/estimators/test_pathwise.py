@@ -1,6 +1,7 @@
 """The pathwise recursion against dense Gaussian algebra: where H and G are quadratic it loses nothing."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,7 +9,9 @@ from scipy import stats
 import oracle
 from backstream.estimators import Exact, Forward, Frozen, Quadratic, RecursivePathwise, Renewal, Scan, Truncated
 from backstream.estimators.base import flatten
+from backstream.families import Recurrent
 from backstream.families.backward import first_state
+from backstream.models.density import log_emission, log_prior
 from test_score import DY, D, family, model, observations, oracle_lambda, oracle_model, run
 
 REPLICATES = 400
@@ -70,6 +73,28 @@ def test_many_samples_are_close_to_the_exact_gradient():
     gradient = oracle_lambda(jax.tree.map(lambda leaf: leaf[-1], found.total.gradient))
     expected = oracle_lambda(exact.gradient)
     assert np.linalg.norm(gradient - expected) < 0.1 * np.linalg.norm(expected)
+
+
+def test_the_gradient_has_what_the_marginal_reads_of_lambda_by_itself():
+    """At the first row H is a quadratic, so that nothing is lost: the gradient is that of the ELBO in closed form. The
+    marginal of a recurrent family is a network of a_t, with a λ of its own."""
+    p, q, y = model(), Recurrent.create(D, DY, 3, key=jax.random.key(5)), observations()[0]
+    lam, rebuild = flatten(q)
+
+    def elbo(lam):
+        q = rebuild(lam)
+        mean, cov = q.moments(q.update(p, q.init(p), y))
+
+        def joint(x):
+            return log_prior(p, x) + log_emission(p, x, y)
+
+        entropy = 0.5 * jnp.linalg.slogdet(2 * jnp.pi * jnp.e * cov)[1]
+        return joint(mean) + 0.5 * jnp.trace(jax.hessian(joint)(mean) @ cov) + entropy
+
+    estimator = RecursivePathwise(16, features=Quadratic(cross=True), ridge=1e-9)
+    _, estimate = estimator.init(p, q, y, key=jax.random.key(6))
+    np.testing.assert_allclose(estimate.total.elbo, elbo(lam), rtol=1e-6)
+    np.testing.assert_allclose(flatten(estimate.total.gradient)[0], jax.grad(elbo)(lam), rtol=1e-5, atol=1e-6)
 
 
 def test_increments_add_up_to_the_total():

@@ -224,6 +224,21 @@ def full_disk(descriptor):
     raise OSError(28, "No space left on device")
 
 
+def test_a_reader_keeps_up_with_the_process_that_writes(tmp_path, monkeypatch):
+    """The only checkpoint is replaced by a later one while it is looked at: no damage is spoken of."""
+    checkpoints, like = Checkpoints(tmp_path, keep=1), {"values": np.zeros(4)}
+    checkpoints.save(1, like, {})
+    load, said = Checkpoints.load, []
+
+    def replaced(self, position, like):
+        if position == 1:
+            checkpoints.save(2, like, {})
+        return load(self, position, like)
+
+    monkeypatch.setattr(Checkpoints, "load", replaced)
+    assert checkpoints.newest(like, said.append).position == 2 and said == []
+
+
 def test_sizes_are_compared_before_memory_is_taken(tmp_path):
     """A small checkpoint whose list says that an array is of a terabyte, with sums made right again."""
     checkpoints = Checkpoints(tmp_path)

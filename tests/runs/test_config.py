@@ -48,6 +48,9 @@ def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
         ("[saving]\nkeep = 0", "keep must be at least 1, not 0"),
         ("[model.parameters]\nborn = 2024-01-01", "parameter born of the model must be a number"),
         ("[learning]\nseed = 9999999999999999999999", "seed must be below 2**31"),
+        ("[learning]\nwidth = 1000000000", "width must be at most 16384, not 1000000000"),
+        ("[saving]\nkeep_results = '7 weeks'", "keep_results: '7 weeks' is not a number of rows such as 100000"),
+        ("[saving]\nkeep_results = 7", "keep_results must be text, not 7"),
         ("= 3", "is not TOML"),
     ],
 )

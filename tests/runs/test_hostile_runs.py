@@ -142,6 +142,11 @@ def shipped_model_with_odd_parameters(folder, marker):
     return toml.dump({"model": {"name": "chaotic-rnn", "parameters": parameters}})
 
 
+def shipped_model_that_takes_all_memory(folder, marker):
+    """The compiler would end the process."""
+    return toml.dump({"model": {"name": "chaotic-rnn", "parameters": {"dim": 10**9}}})
+
+
 NAMING_CODE = [
     shell_command,
     shell_command_by_a_builtin,
@@ -175,7 +180,8 @@ ASKED_ABOUT = [
 """What `backstream trust` shows and asks about: files outside of the run that define the class."""
 NOT_READ = [parameters_in_tables, parameters_in_deep_lists, parameter_of_many_digits]
 """Their configuration is refused as such, by commands that need no model too."""
-HOSTILE = [*NAMING_CODE, *NOT_READ, shipped_model_with_odd_parameters]
+SHIPPED = [shipped_model_with_odd_parameters, shipped_model_that_takes_all_memory]
+HOSTILE = [*NAMING_CODE, *NOT_READ, *SHIPPED]
 
 
 def hostile_run(folder, tables):
@@ -248,7 +254,7 @@ def exit_code(name, kind):
     if kind in NOT_READ:
         return 2
     if name == "trust":
-        return 1 if kind in ASKED_ABOUT else 0 if kind is shipped_model_with_odd_parameters else 2
+        return 1 if kind in ASKED_ABOUT else 0 if kind in SHIPPED else 2
     return 0 if name in NO_MODEL else 2
 
 

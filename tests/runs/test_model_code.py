@@ -275,7 +275,7 @@ def test_the_command_for_a_script(tmp_path, run):
 def test_the_command_has_nothing_to_ask(tmp_path, run):
     """For a shipped model; and for a model that would be refused in any case."""
     written(run, find("growth", {})[1])
-    assert "is part of backstream: there is nothing to trust" in here("trust", run, "--yes").stdout
+    assert "is built in: there is nothing to trust" in here("trust", run, "--yes").stdout
     _, choice = own_file(tmp_path / "own.py")
     for refused, said in (
         (replace(choice, identity=Identity("other", "other")), "has changed since the run was started"),

@@ -2,16 +2,19 @@
 
 import json
 import math
+import os
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from backstream.errors import InputError, RunError
 from backstream.learning import Parameter, Report, Settings
-from backstream.runs import store
+from backstream.runs import results, store
 from backstream.runs.checkpoints import Checkpoints
 from backstream.runs.config import Config, Saving
 from backstream.runs.logs import encode_report
@@ -179,11 +182,119 @@ def test_results_that_are_missing_or_damaged_are_named(tmp_path):
     write(writer, (10, 15))
     writer.close()
     (tmp_path / "filtered" / "000000000010.parquet").unlink()
-    with pytest.raises(RunError, match=r"000000000010\.parquet cannot be read"):
-        reopened(tmp_path)
+    writer, checkpoint, (warning,) = reopened(tmp_path)  # the rows in between come again
+    writer.close()
+    assert checkpoint.position == 10 and "000000000010.parquet cannot be read" in warning
     (tmp_path / "filtered" / "000000000000.parquet").write_bytes(b"PAR1")
     with pytest.raises(RunError, match="cannot be read"):
         read_filtered(tmp_path)
+
+
+def test_no_row_is_lost_where_it_does_not_come_again(tmp_path):
+    """A changed byte of the newest checkpoint, or of the results that it goes on with, where rows come from a pipe."""
+    writer = RunWriter(tmp_path, CONFIG)
+    write(writer, (10, 15))
+    writer.close()
+    part = tmp_path / "filtered" / "000000000010.parquet"
+    right = part.read_bytes()
+    table = pq.read_table(part)
+    pq.write_table(table.set_column(1, "mean_0", pa.array([0.0] * len(table))), part)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    writer = RunWriter(tmp_path, CONFIG)
+    with pytest.raises(RunError, match=r"000000000015 is damaged, and the rows from 11 to 15 would be lost"):
+        writer.resume(lambda record: {"sum": np.zeros(())}, print, may_go_back=False)
+    writer.close()
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    part.write_bytes(right)
+    writer, checkpoint, warnings = reopened(tmp_path)
+    writer.close()
+    assert checkpoint.position == 15 and not warnings
+
+
+def test_any_changed_byte_of_results_is_named_or_does_not_matter(tmp_path):
+    """Names of columns, texts and numbers: what is read is what was written, or a RunError."""
+    labels = pa.array([None if i % 3 == 0 else f"t{i}é" for i in range(10)])
+    table = pa.table({"row": np.arange(10), "time": labels, "mean_0": np.arange(10) / 7})
+    writer = RunWriter(tmp_path, CONFIG)
+    writer.add(table, [])
+    writer.commit(10, {"sum": np.zeros(())}, {"time": None})
+    writer.close()
+    part = tmp_path / "filtered" / "000000000000.parquet"
+    right, named = part.read_bytes(), 0
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(right), size=100):
+        wrong = bytearray(right)
+        wrong[place] ^= 1 << rng.integers(8)
+        part.write_bytes(wrong)
+        try:
+            found = read_filtered(tmp_path)
+            found.column_names, found.to_pylist()  # what a command looks at
+        except RunError:
+            named += 1
+    assert named > 25
+
+
+def test_a_damaged_part_that_is_full_does_not_stop_the_run(tmp_path, monkeypatch):
+    """It stays as it is, for a backup to be put in its place, and is named when it is read."""
+    monkeypatch.setattr(results, "MERGED", 2)
+    writer = RunWriter(tmp_path, CONFIG)
+    write(writer, (10, 20, 30))
+    (tmp_path / "filtered" / "000000000010.parquet").write_bytes(b"PAR1")
+    write(writer, (40, 50, 60, 70), 30)
+    writer.close()
+    with pytest.raises(RunError, match=r"000000000010\.parquet cannot be read"):
+        read_filtered(tmp_path)
+    found = sorted(int(part.stem) for part in (tmp_path / "filtered").iterdir())
+    assert found == [0, 10, 20, 40, 50, 60]  # 20 and 30 were merged
+
+
+@pytest.mark.parametrize("length", [15, 64])
+def test_a_damaged_part_does_not_take_others_with_it(tmp_path, monkeypatch, length):
+    """A part that says it has more rows than it can have is not one that others were merged into."""
+    monkeypatch.setattr(results, "MERGED", 2)
+    writer = RunWriter(tmp_path, CONFIG)
+    write(writer, (10, 20, 25))
+    writer.close()
+    pq.write_table(rows(0, length), tmp_path / "filtered" / "000000000000.parquet")
+    reopened(tmp_path)[0].close()
+    found = sorted(int(part.stem) for part in (tmp_path / "filtered").iterdir())
+    assert found == [0, 10, 20]
+
+
+def test_who_looks_before_another_has_begun_writes_nothing(tmp_path):
+    """Two processes find no run; one is quick and has ended when the other gets the lock."""
+    store.check_directory(tmp_path / "run", resume=False)
+    writer = RunWriter(tmp_path / "run", CONFIG, resume=False)
+    write(writer, (10,))
+    writer.close()
+    with pytest.raises(InputError, match="already holds a run"):
+        RunWriter(tmp_path / "run", CONFIG, resume=False)
+    assert read_filtered(tmp_path / "run")["row"].to_pylist() == list(range(10))
+
+
+@pytest.mark.parametrize(("keep", "first"), [("", 0), ("25", 20), ("1h", 20), ("3 kB", None), ("1 kB", 40)])
+def test_old_results_are_removed_by_rows_age_or_size(tmp_path, keep, first):
+    """Parts of 10 rows, of some 1.1 kB each; those before row 20 are two hours old. What stays is at least what was
+    asked for, the newest part in any case, and reports go with the rows."""
+    config = replace(CONFIG, saving=replace(CONFIG.saving, keep_results=keep))
+    writer = RunWriter(tmp_path, config)
+    write(writer, (10, 20, 30, 40))
+    if keep in ("", "1h"):
+        for part in (0, 10):
+            os.utime(tmp_path / "filtered" / f"{part:012d}.parquet", (time.time() - 7200,) * 2)
+    write(writer, (50,), 40)
+    writer.close()
+    kept = read_filtered(tmp_path)["row"].to_pylist()
+    sizes = [part.stat().st_size for part in sorted((tmp_path / "filtered").iterdir())]
+    assert kept[-1] == 49 and kept[0] == first if first is not None else sum(sizes) >= 3000 > sum(sizes[1:])
+    reports = [found.t for found in read_reports(tmp_path)]
+    assert reports[-1] == 50 and (keep in ("", "25") or reports[0] == kept[0] + 10)
+
+
+@pytest.mark.parametrize("keep", ["-1", "7 weeks", "1e5", "MB", "9" * 30])
+def test_an_odd_retention_is_named(keep):
+    with pytest.raises(ValueError, match=r"keep_results: .* is not a number of rows"):
+        Saving(keep_results=keep)
 
 
 def test_a_directory_of_another_kind_or_version_is_named(tmp_path):

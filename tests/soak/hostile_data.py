@@ -87,7 +87,7 @@ class Settled(NamedTuple):
     def error(self, state: LearnerState) -> float:
         """Of the smoothed states on fresh data."""
         states, ys = self.fresh
-        return metrics.rmse(posterior.smooth(self.learner.model, state.average, ys).mean, states)
+        return metrics.delta(posterior.smooth(self.learner.model, state.average, ys).mean, states)
 
 
 def settled() -> Settled:
@@ -149,7 +149,7 @@ def units(scale: float, rows: int) -> dict[str, float]:
     state, _ = learner.step(learner.init(Innovation.from_model(p, SETTINGS["width"], key=keys[1]), key=keys[2]), ys[0])
     state, infos = learner.scan(state, ys[1:])
     exact = posterior.filter(p, Kalman.from_model(p), ys[1:]).mean
-    own, best = (metrics.rmse(np.asarray(mean, "float64") / scale, states[1:] / scale) for mean in (infos.mean, exact))
+    own, best = (metrics.delta(np.asarray(mean, "float64") / scale, states[1:] / scale) for mean in (infos.mean, exact))
     return {"filtering": own, "kalman": best, "refused": int(np.sum(infos.refused))}
 
 

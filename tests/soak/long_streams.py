@@ -81,7 +81,7 @@ def judged(name: str, q: BackwardFamily, states: np.ndarray, ys: np.ndarray) -> 
         if name == "linear":
             best, own = (exact_per_step(p, each, ys.astype("float64")) for each in (Kalman.from_model(p), q))
             return float(best - own)
-        return metrics.rmse(posterior.smooth(p, q, ys.astype("float64")).mean, states)
+        return metrics.delta(posterior.smooth(p, q, ys.astype("float64")).mean, states)
 
 
 def memory() -> float:

@@ -49,6 +49,52 @@ def _same(part: dict[str, Any]) -> str:
     )
 
 
+KINDS = {
+    "kill -9 before or after a write, sync, rename or removal": ("kill at", "kill after at"),
+    "a write torn in the middle": ("tear at",),
+    "power lost: what was not synced is gone": ("power at",),
+    "disk full": ("disk full",),
+    "model raises": ("model raises",),
+    "a byte of a checkpoint changed": ("corrupted byte of a checkpoint",),
+    "a byte of results changed": ("corrupted byte of results", "corrupted byte of old results"),
+    "log rotated": ("rotation",),
+    "log truncated while it is followed": ("truncation",),
+    "another source under the same name": ("swapped source",),
+    "a row that cannot be read": ("damaged row",),
+    "a row that cannot be written": ("odd row",),
+    "another number of streams": ("other streams",),
+    "a second process started": ("second process",),
+    "a newer format": ("upgraded format",),
+    "saved by the clock": ("checkpoint by time",),
+}
+"""What the state machine counts, by what the page calls it."""
+
+
+def state_machine() -> str:
+    part = parts("state_machine")["faults"]
+    counts = part["counts"]
+    sums = {
+        kind: sum(n for name, n in counts.items() if name in names or name.split(" at ")[0] + " at" in names)
+        for kind, names in KINDS.items()
+    }
+    text = f"{counts['step']:,} steps, {counts['life']:,} lives of a process, seed {part['seed']}, "
+    text += f"{part['violations']} violations.\n\n"
+    return text + table(["what happened", "times"], [[kind, f"{count:,}"] for kind, count in sums.items()])
+
+
+def memory() -> str:
+    found = parts("memory")
+    part = found["checkpoints"]
+    text = f"{part['checkpoints']:,} checkpoints, one after each row, after {part['warm']:,} to warm up: the process "
+    text += f"grows by {part['mb_grown']:.2f} MB, from {part['mb_before']:.0f} MB.\n\n"
+    rows = [
+        [f"{p['streams']:,}", f"{p['peak_gb']:.2f}", f"{p['checkpoint_mb']:,.0f}", f"{p['about_kb']:.0f}"]
+        for name, p in found.items()
+        if name.endswith("streams")
+    ]
+    return text + table(["streams", "GB at the peak", "MB of a checkpoint", "kB of JSON in it"], rows)
+
+
 def long_streams() -> str:
     found, rows = parts("long_streams"), []
     for name, curve in found.items():
@@ -121,6 +167,8 @@ def fuzz() -> str:
 SECTIONS: dict[str, Sections] = {
     "reliability.md": {
         "crashes": crashes,
+        "state machine": state_machine,
+        "memory": memory,
         "long streams": long_streams,
         "hostile data": hostile_data,
         "regime": regime,

@@ -15,14 +15,15 @@ from .plot import plot
 from .reproduce import bench, reproduce
 from .simulate import simulate
 from .smooth import smooth
+from .spark import spark
 from .stream import stream
 from .trust import trust
 
 app = typer.Typer(
     name="backstream",
-    help="Learn, from a stream of observations read once, where its hidden state is, where it was, and where it goes.",
-    epilog="Start: backstream simulate chaotic-rnn -n 5000 -o obs.csv; then do as it says. "
-    "Exit codes: 0 done, 1 failed, 2 invalid request, 130 stopped by Ctrl-C.",
+    help="Estimate a hidden state from a stream of observations, each read once: filter, smooth, forecast, learn.",
+    epilog="To start: backstream simulate chaotic-rnn -n 5000 -o obs.csv (it prints the next command). "
+    "Exit codes: 0 success, 1 error, 2 invalid request, 3 the result is not usable, 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     rich_markup_mode=None,  # rich would take longer to be imported than all the rest
     pretty_exceptions_enable=False,
@@ -41,7 +42,7 @@ def _version(wanted: bool) -> bool:
 @app.callback()
 def _root(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from. Anywhere on the line.")
+        bool, typer.Option("--debug", help="Show the traceback of an error. Works at any position.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -54,14 +55,15 @@ def _root(
 @app.command()
 @plainly
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to put the picture.")] = Path("demo.png"),
+    out: Annotated[Path, typer.Option(help="The file for the picture.")] = Path("demo.png"),
     dim: Annotated[int, typer.Option(min=1, help="The number of hidden states.")] = 5,
-    observations: Annotated[int, typer.Option(min=1000, help="How many observations to read.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Makes the model, the data and the draws.")] = 0,
+    observations: Annotated[int, typer.Option(min=1000, help="The number of observations.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="The random seed of the model and the data.")] = 0,
 ) -> None:
-    """Stream a chaotic recurrent network with heavy-tailed noise, and learn online what is behind it.
+    """Learn from a simulated stream and draw a picture.
 
-    Ends with a table that says how close the result is to the best possible, and a picture.
+    The stream is a chaotic recurrent network with heavy-tailed noise. A table compares the result with the best
+    possible one.
 
     Example: backstream demo --dim 5 --observations 20000 --out demo.png
     """
@@ -70,7 +72,7 @@ def demo(
     run(out, dim, observations, seed)
 
 
-for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect, trust, reproduce, bench):
+for _command in (simulate, stream, spark, smooth, forecast, evaluate, plot, inspect, trust, reproduce, bench):
     app.command()(_command)
 
 

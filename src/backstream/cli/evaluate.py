@@ -18,24 +18,27 @@ Line = tuple[str, float, float | None]
 def evaluate(
     run: RunPath,
     states: Annotated[
-        Path | None, typer.Option(help="A file with the true states, a numeric column for each, where they are known.")
+        Path | None, typer.Option(help="A file with the true states, one numeric column for each, if they are known.")
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="With --states: the observations, to judge the final result on all of them, smoothed too."),
+        typer.Option(help="With --states: the observations, to also evaluate the final result, filtered and smoothed."),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=0, help="With --source: particles of a particle smoother, the best possible. 0: none.")
+        int,
+        typer.Option(min=0, help="With --source: particles of a particle smoother, for comparison. Default: 0, off."),
     ] = 0,
     format: FormatOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for a script.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
     model: ModelOption = None,
 ) -> None:
-    """How well each row was predicted before it was read: log scores, coverage of 90 % bands, PIT values.
+    """Evaluate the predictions and, if known, the states.
 
-    With the true states also root mean square errors and coverage of 90 % intervals, beside the raw observation and the
-    best possible. The first line judges the states as they were estimated while the stream was read; the later ones
-    what was learned in the end.
+    Each row is compared with its prediction from the rows before: log scores, coverage of 90 % bands, PIT values.
+
+    With --states, also print root mean square errors of the states and the coverage of 90 % intervals, and compare them
+    with the raw observations and a particle smoother. "filtered while learning" uses the estimates made during the
+    stream. "as learned" uses the final result for all rows.
 
     Example: backstream evaluate run/
 

@@ -1,4 +1,4 @@
-"""What goes wrong ends in one sentence on stderr and an exit code that a script can use; --debug shows the rest."""
+"""Errors of the command line: one sentence on stderr and an exit code for scripts. --debug shows the traceback."""
 
 import contextlib
 import functools
@@ -15,11 +15,11 @@ from backstream._terminal import visible
 
 DEBUG = "BACKSTREAM_DEBUG"
 FAILURE, USAGE, NOT_USABLE, INTERRUPTED = 1, 2, 3, 128 + signal.SIGINT
-"""NOT_USABLE: the command did what it was asked to, but what was learned has failed."""
+"""NOT_USABLE: the command worked, but the verdict on the result is "failed"."""
 
 
 def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose errors are sentences: exit code 2 for an invalid request, 1 for what failed, 130 for Ctrl-C."""
+    """Prints the errors of a command as sentences. Exit code 2: invalid request, 1: other errors, 130: Ctrl-C."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
@@ -32,7 +32,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             silence_stdout()
-            end("The reader of standard output went away.", FAILURE)
+            end("The program that reads standard output has closed it.", FAILURE)
         except Exception as error:
             if os.environ.get(DEBUG):
                 raise
@@ -94,7 +94,7 @@ class Stop:
             raise KeyboardInterrupt
         self.signal = number
         with contextlib.suppress(OSError):  # the terminal may be gone
-            os.write(2, b"\nStopping after what is being computed; press Ctrl-C again to stop at once.\n")
+            os.write(2, b"\nStopping after the current rows. Press Ctrl-C again to stop at once.\n")
 
     def exit_code(self) -> int:
         return 128 + self.signal if self.signal else 0

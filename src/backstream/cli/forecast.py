@@ -1,4 +1,4 @@
-"""`backstream forecast`: where the state goes."""
+"""`backstream forecast`: the next states and observations."""
 
 import sys
 from pathlib import Path
@@ -7,35 +7,38 @@ from typing import Annotated, Any
 import typer
 
 from .failures import plainly
-from .options import ModelOption, RunPath
+from .options import ModelOption, RawOption, RunPath
 
 
 @plainly
 def forecast(
     run: RunPath,
-    horizon: Annotated[int, typer.Option("--horizon", "-n", min=1, help="How many rows ahead.")] = 50,
+    horizon: Annotated[int, typer.Option("--horizon", "-n", min=1, help="The number of rows to forecast.")] = 50,
     out: Annotated[
         str | None,
         typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file, or -. Default: RUN/forecast.parquet."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=2, help="Futures that are drawn.")] = 1000,
-    level: Annotated[float, typer.Option(min=0.01, max=0.99, help="Of the intervals, lower to upper.")] = 0.9,
+    samples: Annotated[int, typer.Option(min=2, help="The number of simulated futures.")] = 1000,
+    level: Annotated[
+        float, typer.Option(min=0.01, max=0.99, help="The probability of the intervals from lower to upper.")
+    ] = 0.9,
     inputs: Annotated[
         Path | None,
         typer.Option(
-            help="A file with the model's inputs in the rows to come, the same for all streams; elapsed time in a "
-            "column elapsed."
+            help="A file with the inputs of the next rows, the same for all streams. Elapsed times are in the column "
+            "elapsed."
         ),
     ] = None,
     stream: Annotated[
-        list[str] | None, typer.Option(help="With many streams: one of them. May be repeated. Default: all.")
+        list[str] | None, typer.Option(help="With many streams: the stream to forecast. May be repeated. Default: all.")
     ] = None,
     model: ModelOption = None,
+    raw: RawOption = False,
 ) -> None:
-    """The states and observations after the last row that the run has read, with intervals.
+    """Forecast the next states and observations.
 
-    Columns: step (1 is the next row); mean, std, lower and upper of each state (state_mean_0, …) and of each observed
-    column.
+    The forecast starts after the last row that the run has read. Columns: step (1 is the next row); mean, std,
+    lower and upper of each state (state_mean_0, …) and of each observed column.
 
     Example: backstream forecast run/ --horizon 50 --out ahead.csv
     """
@@ -66,7 +69,7 @@ def forecast(
         known = known[:horizon].astype(opened.config.precision)
     streams = [None] if opened.learned.fleet is None else stream or opened.streams()
     if not streams:
-        raise InputError(f"{run} has no live stream: nothing is known of what comes next.")
+        raise InputError(f"{run} has no live stream, so there is nothing to forecast.")
     tables = []
     for one in streams:
         ahead = opened.forecast(horizon, known, samples, one)
@@ -82,7 +85,7 @@ def forecast(
                 label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
                 parts[label] = table[name]
         tables.append(pa.table(parts))
-    write_result(pa.concat_tables(tables), target, opened.config.text())
+    write_result(pa.concat_tables(tables), target, opened.config.text(), raw)
     if target != "-":
         which = f"row {opened.learned.position:,}" if streams == [None] else f"the last of {len(streams):,} streams"
         print(f"{horizon} rows after {which} in {target}.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`backstream inspect`: a run in words."""
+"""`backstream inspect`: a summary of a run."""
 
 import json
 import math
@@ -13,15 +13,17 @@ from .failures import plainly
 from .options import RunPath
 
 SHOWN = 5
-"""How many of the streams that the monitor watched are told of."""
+"""The number of monitored streams that are printed."""
 
 
 @plainly
 def inspect(
     run: RunPath,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for a script.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """What was learned, from what, with which settings, and how healthy it is.
+    """Summarise a run and its verdict.
+
+    Prints the model, settings, learned parameters, warnings, and whether the result can be trusted.
 
     Example: backstream inspect run/
     """
@@ -47,7 +49,7 @@ def inspect(
         "last_time": None if newest is None else newest.record.get("time"),
         "state_digest": None if newest is None else newest.digest,
         "damaged": damaged,
-        "streams": None if newest is None or "fleet" not in newest.record else len(newest.record["fleet"]["streams"]),
+        "streams": None if newest is None or "fleet" not in newest.record else newest.record["fleet"]["streams"],
         "rejected": 0 if newest is None else newest.record.get("rejected", 0),
         "first_reason": "" if newest is None else newest.record.get("first_reason", ""),
         "health": None if verdict is None else verdict.record(),
@@ -69,7 +71,7 @@ def inspect(
 def _health(verdict: Any) -> list[str]:
     """The verdict, in one line, and what led to it."""
     if verdict is None:
-        return ["Health     not known yet: nothing has been saved"]
+        return ["Health     not known yet: there is no checkpoint"]
     headline = verdict.headline().removeprefix("Verdict: ")
     return [f"Health     {headline}", *(f"           {line}" for line in verdict.details())]
 
@@ -131,7 +133,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
     if not reports:
         whose = "" if found["streams"] is None else " of a stream"
-        return [*lines, f"Monitor    has not looked yet: it does after {learning['monitor_every']} rows{whose}"]
+        return [*lines, f"Monitor    no report yet: the first comes after {learning['monitor_every']} rows{whose}"]
     lines += _of_parameters(found["parameters"])
     by_stream: dict[str | None, list[Any]] = {}
     for report in reports:
@@ -139,20 +141,20 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     for stream in list(by_stream)[-SHOWN:]:
         lines += _of_stream(learning, by_stream[stream], "" if stream is None else f"{stream}: ")
     if len(by_stream) > SHOWN:
-        lines.append(f"           (the latest {SHOWN} of {len(by_stream):,} streams that were watched)")
-    return [*lines, f"Monitor    warned in {found['windows_with_warnings']} of {found['reports']} windows"]
+        lines.append(f"           (the latest {SHOWN} of {len(by_stream):,} monitored streams)")
+    return [*lines, f"Monitor    warnings in {found['windows_with_warnings']} of {found['reports']} windows"]
 
 
 def _of_stream(learning: dict[str, Any], reports: list[Any], whose: str) -> list[str]:
     first, latest = reports[0], reports[-1]
     lines = [
-        f"ELBO       {whose}{latest.average_elbo:.3f} nats per row under the result (it began at "
-        f"{first.average_elbo:.3f}); the learner says {latest.elbo:.3f}, unbiased trajectories "
+        f"ELBO       {whose}{latest.average_elbo:.3f} nats per row for the result (first window: "
+        f"{first.average_elbo:.3f}); reported by the learner {latest.elbo:.3f}, unbiased "
         f"{latest.unbiased_elbo:.3f} ± {latest.unbiased_error:.3f}"
     ]
     if learning["method"] == "recursion":
         lines.append(f"Samples    {whose}effective sample size {latest.ess:.1f} of {learning['particles']}")
-    lines.append(f"Updates    {whose}{100 * latest.refused:.1f} % of the latest were not finite, and refused")
+    lines.append(f"Updates    {whose}{100 * latest.refused:.1f} % of the latest were not finite and were skipped")
     return lines + [f"Monitor    {whose}{warning}" for warning in latest.warnings]
 
 

@@ -25,18 +25,22 @@ SetOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the model, as in --set dim=5. May be repeated."),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="A TOML file with settings; flags win over it. See run/config.toml.")
+    Path | None, typer.Option("--config", help="A TOML file with settings, as in run/config.toml. Options override it.")
 ]
 FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="What the source holds, where its name does not tell.")
+    Format | None, typer.Option("--format", help="The format of the source. Default: from its file name.")
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="The run's model, if it is your own: file.py:Class or package.module:Class. Needed unless you trust it; "
-        "see backstream trust.",
+        help="The model of the run, if it is your own: file.py:Class or package.module:Class. Not needed after "
+        "backstream trust.",
     ),
+]
+RawOption = Annotated[
+    bool,
+    typer.Option("--raw", help="Leave text in CSV as it is, also where a spreadsheet or a terminal would act on it."),
 ]
 PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. Default: float32.")]
 

@@ -1,4 +1,4 @@
-"""`backstream reproduce`, a table or figure of the paper, and `backstream bench`, what our own work is judged by."""
+"""`backstream reproduce`: a table or figure of the paper. `backstream bench`: our own benchmarks."""
 
 import os
 import subprocess
@@ -42,16 +42,19 @@ def reproduce(
     name: Annotated[Name, typer.Argument(help="The table or figure; fig4 comes with table3.")],
     quick: Quick = False,
     replicates: Annotated[
-        int | None, typer.Option(min=1, help="How many sequences or seeds. As many as the paper, or one with --quick.")
+        int | None,
+        typer.Option(min=1, help="The number of sequences or seeds. Default: as in the paper, or 1 with --quick."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path(
         "reproduced"
     ),
 ) -> None:
-    """Run an experiment of the paper: with the paper's settings, with ours, and beside the best possible.
+    """Run an experiment of the paper.
 
-    Writes NAME.json with every number, NAME.md with the table and NAME.png. What is in NAME.json already is not run
-    again: after an interruption the same command goes on. It runs from a clone of the repository.
+    Uses the settings of the paper and ours, and compares both with the best possible result.
+
+    Writes NAME.json with all numbers, NAME.md with the table, and NAME.png. After an interruption, the same command
+    continues: results that are already in NAME.json are not computed again. Needs a clone of the repository.
 
     Example: backstream reproduce table1 --quick
     """
@@ -64,20 +67,21 @@ def bench(
         Bench,
         typer.Argument(
             help="speed: time, compile time and memory, as ratios and against sizes. "
-            "gradients: bias, noise and price of each estimator, for given λ. "
-            "learning: errors on fresh data against observations and seconds."
+            "gradients: bias, noise and cost of each estimator, for given λ. "
+            "learning: errors on fresh data over observations and seconds."
         ),
     ] = Bench.speed,
     quick: Quick = False,
     replicates: Annotated[
         int | None,
         typer.Option(
-            min=2, help="gradients: how many runs of each estimator, 16 or, with --quick, 4; learning: seeds, 5 or 1."
+            min=2,
+            help="gradients: runs of each estimator (16, or 4 with --quick). learning: seeds (5, or 1 with --quick).",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for the numbers, the table and the picture.")] = Path("bench"),
 ) -> None:
-    """Measure what the library claims of itself. Files, interruptions and the clone are as with `reproduce`.
+    """Run a benchmark of the library. Output files and interruptions work as in `reproduce`.
 
     Example: backstream bench speed --quick
     """
@@ -93,8 +97,8 @@ def _run(module: str, out: Path, quick: bool, replicates: int | None, environmen
     """Runs a module of the repository in a process of its own, which starts in the clone and imports from there."""
     if not (CLONE / "benchmarks" / "runner.py").exists():
         raise RunError(
-            "This command runs from a clone of the repository, which holds the benchmarks and the reproduction of the "
-            "paper; the installed package does not."
+            "This command needs a clone of the repository. The installed package does not contain the benchmarks and "
+            "the reproduction of the paper."
         )
     words = [sys.executable, "-m", "benchmarks.runner", module, "--out", str(out.absolute())]
     words += ["--quick"] if quick else []

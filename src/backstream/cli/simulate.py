@@ -1,4 +1,4 @@
-"""`backstream simulate`: data with a known truth."""
+"""`backstream simulate`: data with known states."""
 
 import sys
 from pathlib import Path
@@ -13,20 +13,20 @@ from .options import ConfigOption, ModelName, PrecisionOption, SetOption, parame
 @plainly
 def simulate(
     model: ModelName,
-    rows: Annotated[int, typer.Option("-n", "--rows", min=1, help="How many observations.")] = 1000,
+    rows: Annotated[int, typer.Option("-n", "--rows", min=1, help="The number of observations.")] = 1000,
     out: Annotated[
         str, typer.Option("--out", "-o", help="A .csv, .jsonl or .parquet file; - is JSON Lines on stdout.")
     ] = "-",
-    states: Annotated[Path | None, typer.Option(help="A file for the hidden states, to judge a result by.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws; a random model has a seed of its own.")] = 0,
+    states: Annotated[Path | None, typer.Option(help="A file for the true states, for backstream evaluate.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The random seed of the data. A random model has its own seed.")] = 0,
     set_: SetOption = None,
     config: ConfigOption = None,
     precision: PrecisionOption = None,
 ) -> None:
-    """Draw hidden states and observations from a model.
+    """Simulate hidden states and observations from a model.
 
-    Beside the observations lies a .toml file with the model, for backstream stream --config. A model that needs an
-    input is given the number of the row, in the column t.
+    Also writes a .toml file with the model, for backstream stream --config. If the model needs an input, it gets the
+    row number, in the column t.
 
     Example: backstream simulate chaotic-rnn -n 10000 --set dim=5 -o obs.csv --states states.csv
 

@@ -1,4 +1,4 @@
-"""`backstream smooth`: where the state was, given all of a source."""
+"""`backstream smooth`: the states, given all rows of a source."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .failures import plainly
-from .options import FormatOption, ModelOption, RunPath, SourceName
+from .options import FormatOption, ModelOption, RawOption, RunPath, SourceName
 
 
 @plainly
@@ -20,10 +20,12 @@ def smooth(
     ] = None,
     format: FormatOption = None,
     model: ModelOption = None,
+    raw: RawOption = False,
 ) -> None:
-    """The states behind every row of a source, given all of its rows, under what the run has learned.
+    """Estimate the state at every row, given all rows.
 
-    The source is held in memory. It may be the one that was learned from, or another with the same columns.
+    Uses what the run has learned. The source can be the one used for learning, or another one with the same
+    columns. It must fit in memory.
 
     Example: backstream smooth run/ obs.csv --out smoothed.csv
     """
@@ -40,7 +42,7 @@ def smooth(
     for name, values in (("time", batch.times), ("key", batch.keys)):
         if values is not None:
             table = table.add_column(1, name, [values])
-    write_result(table, target, opened.config.text())
+    write_result(table, target, opened.config.text(), raw)
     if target != "-":
         print(f"{len(table):,} rows in {target}. Next: backstream plot {run}", file=sys.stderr)
     say_verdict(opened.health)

@@ -39,8 +39,8 @@ def stream(
         bool,
         typer.Option(
             "--replay",
-            help="With --resume and standard input: the rows already read come again, and are passed over. Otherwise a "
-            "pipe goes on where it was.",
+            help="With --resume and standard input: the input starts again from its first row, and rows already read "
+            "are skipped. Default: the input continues after the last row.",
         ),
     ] = False,
     new_rows: Annotated[
@@ -50,41 +50,45 @@ def stream(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", help="Wait for more at the end of the file, and go on when it is rotated; Ctrl-C ends."
+            "--follow", help="Wait for more rows at the end of the file, also after log rotation. Ctrl-C ends."
         ),
     ] = False,
     columns: Annotated[
-        str | None, typer.Option(help="What is observed, as y1,y2. Default: every numeric column that is not named.")
+        str | None, typer.Option(help="The observed columns, as y1,y2. Default: all other numeric columns.")
     ] = None,
-    time: Annotated[str | None, typer.Option(help="A column of times, kept beside the results.")] = None,
+    time: Annotated[str | None, typer.Option(help="The time column. It is copied to the results.")] = None,
     key: Annotated[
-        str | None, typer.Option(help="A column that names the stream of each row: many are learned from together.")
+        str | None, typer.Option(help="The column with the name of the stream, to process many streams together.")
     ] = None,
     own: Annotated[
         bool | None,
         typer.Option("--own", help="With --key: each stream has its own posterior. Default: one, learned from all."),
     ] = None,
     tick_rows: Annotated[
-        int | None, typer.Option(help="With --key: rows that are averaged for one step, at most. Default: 64.")
+        int | None, typer.Option(help="With --key: maximum number of rows in one update. Default: 64.")
     ] = None,
     forget_after: Annotated[
         int | None,
-        typer.Option(help="With --key: end a stream when so many rows came since its last. Default: 0, never."),
+        typer.Option(help="With --key: end a stream after this many rows of other streams. Default: 0, never."),
     ] = None,
     watched: Annotated[
-        int | None, typer.Option(help="With --key: streams that the monitor looks at. Default: 4.")
+        int | None, typer.Option(help="With --key: number of streams that are monitored. Default: 4.")
     ] = None,
     input_columns: Annotated[str | None, typer.Option(help="Known inputs of the model, as u1,u2.")] = None,
     elapsed: Annotated[
         bool | None,
-        typer.Option("--elapsed", help="Make the time since the last row (in seconds, for dates) an input, the last."),
+        typer.Option(
+            "--elapsed", help="Add the time since the previous row (in seconds, for dates) as the last input."
+        ),
     ] = None,
     format: FormatOption = None,
     set_: SetOption = None,
     config: ConfigOption = None,
     family: Annotated[
         str | None,
-        typer.Option(help="guided, which reads the model, or the paper's conjugate or recurrent. Default: guided."),
+        typer.Option(
+            help="The posterior: guided (reads the model), or conjugate or recurrent (the paper's). Default: guided."
+        ),
     ] = None,
     components: Annotated[
         str | None,
@@ -100,30 +104,34 @@ def stream(
         bool | None,
         typer.Option(
             "--fallback/--no-fallback",
-            help="Report the posterior as it was before it learned, where that predicts better. Default: "
-            "--fallback; --no-fallback reports what was learned in any case.",
+            help="Report the posterior from before learning if it predicts better. Default: --fallback. With "
+            "--no-fallback, always report the learned posterior.",
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Gradient from the log-score, a window or the recursion. Default: as the family needs."),
+        typer.Option(help="The gradient: log-score, window or recursion. Default: depends on the family."),
     ] = None,
     lag: Annotated[int | None, typer.Option(help="Rows in the window. Default: 16.")] = None,
-    trajectories: Annotated[int | None, typer.Option(help="Draws through the window. Default: 4.")] = None,
-    particles: Annotated[int | None, typer.Option(help="Samples that the recursion carries. Default: 100.")] = None,
+    trajectories: Annotated[
+        int | None, typer.Option(help="Number of sampled trajectories in the window. Default: 4.")
+    ] = None,
+    particles: Annotated[int | None, typer.Option(help="Number of particles of the recursion. Default: 100.")] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Step size. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
+        float | None, typer.Option(help="Learning rate. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
     ] = None,
     rate_halved_after: Annotated[
         int | None,
-        typer.Option(help="Rows after which the step size has halved; 0: constant. Default: 30000, 0 with --horizon."),
+        typer.Option(help="Rows until the learning rate has halved; 0: constant. Default: 30000, or 0 with --horizon."),
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="Rows after which the posterior forgets. Default: 4000, with a falling step size."),
+        typer.Option(help="Rows after which the posterior forgets. Default: 4000, with a falling learning rate."),
     ] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of every draw: same seed, same bits. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The random seed. The same seed gives identical results. Default: 0.")
+    ] = None,
     learn_model: Annotated[
         bool | None, typer.Option("--learn-model", help="Learn all parameters of the model from the same stream.")
     ] = None,
@@ -132,41 +140,44 @@ def stream(
         typer.Option("--learn", metavar="NAMES", help="Learn these parameters of the model, as phi,sigma; or all."),
     ] = None,
     model_rate: Annotated[
-        float | None, typer.Option(help="Step size of Adam for the model. Default: steps that need none.")
+        float | None, typer.Option(help="Learning rate of Adam for the model. Default: chosen automatically.")
     ] = None,
     model_rate_halved_after: Annotated[
-        int | None, typer.Option(help="Rows after which that step size has halved; 0: constant. Default: 30000.")
+        int | None, typer.Option(help="Rows until --model-rate has halved; 0: constant. Default: 30000.")
     ] = None,
     model_horizon: Annotated[
         int | None, typer.Option(help="Rows after which the model's parameters forget. Default: never.")
     ] = None,
     precision: PrecisionOption = None,
     monitor_every: Annotated[
-        int | None, typer.Option(help="Observations between two looks of the monitor. Default: 500.")
+        int | None, typer.Option(help="Rows between two reports of the monitor. Default: 500.")
     ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(help="Observations between two checkpoints. Default: 1000.")
-    ] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Rows between two checkpoints. Default: 1000.")] = None,
     checkpoint_seconds: Annotated[
         float | None,
-        typer.Option(help="Save after so many seconds too, if there are new rows. Default: 0, by rows only."),
+        typer.Option(help="Also save new rows after this many seconds. Default: 0, off."),
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="How many checkpoints stay. Default: 3.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep. Default: 3.")] = None,
     keep_results: Annotated[
-        int | None, typer.Option(help="How many of the latest rows of results stay, at least. Default: 0, all.")
+        str | None,
+        typer.Option(
+            help="How much of the latest results stays: rows (100000), an age (7d) or a size (2GB). Default: all."
+        ),
     ] = None,
     particle_devices: Annotated[
         int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")
     ] = 1,
     print_rows: Annotated[
         bool | None,
-        typer.Option("--print/--no-print", help="JSON Lines on stdout. Default: into a pipe, or without --out."),
+        typer.Option(
+            "--print/--no-print", help="Print JSON Lines to stdout. Default: if stdout is a pipe, or without --out."
+        ),
     ] = None,
 ) -> None:
-    """Learn online from a stream, each row used once, and write where the hidden state is as the rows come.
+    """Learn online from a stream. Each row is used once, and the filtered state is written as the rows arrive.
 
-    Empty cells are missing values. A run that was stopped, by Ctrl-C or kill -9, goes on with --resume as if it had
-    not been. It ends with a verdict: good, learning, doubtful or failed; a run that failed ends with exit code 3.
+    Empty cells are missing values. --resume continues a run that was stopped by Ctrl-C or kill -9, with identical
+    results. The command ends with a verdict: good, learning, doubtful or failed. "failed" gives exit code 3.
 
     Example: backstream stream chaotic-rnn obs.csv --set dim=5 --out run/
 
@@ -240,7 +251,7 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
     if asked.source != "-" and not Path(asked.source).exists():  # said before seconds are spent on imports
         raise InputError(f"There is no file {asked.source}.")
     if asked.path is None and asked.resume:
-        raise InputError("--resume needs the run directory that it continues: --out run/.")
+        raise InputError("--resume needs the run directory: add --out run/.")
     stop = Stop()
     from backstream.cli import jax_setup
     from backstream.runs.store import check_directory
@@ -251,7 +262,7 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
         check_directory(asked.path, asked.resume)
     config, expected = effective(flags, config_file, asked.path)
     if asked.particle_devices > 1 and config.columns.key is None:
-        raise InputError("--particle-devices needs --key: one large stream is a fleet of one.")
+        raise InputError("--particle-devices needs --key, also for a single stream.")
     jax_setup.start(config.precision)
     verdict = _learn(asked, config, expected, stop)
     if stop.requested():
@@ -341,8 +352,10 @@ class _Output:
             write_rows(_printed(piece.rows), None if begun else self._config)
         except BrokenPipeError:
             silence_stdout()
-            where = "" if self._asked.path is None else f" Everything up to there is saved in {self._asked.path}."
-            raise RunError(f"The reader of standard output went away after row {self._last}.{where}") from None
+            where = "" if self._asked.path is None else f" The rows up to there are saved in {self._asked.path}."
+            raise RunError(
+                f"The program that reads standard output has closed it after row {self._last}.{where}"
+            ) from None
         except OSError as error:
             silence_stdout()
             raise RunError(f"Standard output cannot be written: {error.strerror}.") from None
@@ -350,7 +363,7 @@ class _Output:
     def conclude(self, verdict: Any) -> None:
         from .open_run import say_verdict
 
-        counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were refused"
+        counted = "" if not self._refused else f", {self._refused:,} updates were not finite and were skipped"
         after = "" if self._asked.path is None else f" Next: backstream inspect {self._asked.path}"
         if after:
             print(visible(f"{self._last:,} rows read{counted}.{after}"), file=sys.stderr)

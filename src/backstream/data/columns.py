@@ -1,4 +1,4 @@
-"""Which columns of a source are what."""
+"""The roles of the columns of a source."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,17 +6,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of the source are what. Empty `observed` stands for all numeric ones that are nothing else."""
+    """The roles of the columns of a file or a table.
+
+    Example:
+        ```python
+        bs.Columns(observed=("x", "y"), time="at", elapsed=True)
+        ```
+    """
 
     observed: tuple[str, ...] = ()
+    """The observed columns. Default: all numeric columns that have no other role."""
     time: str | None = None
-    """Kept beside the results."""
+    """The time column. It is copied to the results."""
     inputs: tuple[str, ...] = ()
-    """Known inputs u of the model."""
+    """The known inputs u of the model."""
     elapsed: bool = False
-    """Whether the time since the last observation is a further input, the last one."""
+    """Add the time since the previous row as the last input. Needs `time`."""
     key: str | None = None
-    """Names the stream of each row, where there are many."""
+    """The column with the name of the stream, if there are many streams."""
 
     def __post_init__(self):
         if self.elapsed and self.time is None:

@@ -1,7 +1,8 @@
 """Whether a source still has the rows that a run has read from it.
 
 Each row goes into a chain of digests: that of the rows so far and of the row itself. Some of the values of the chain
-are kept as marks, evenly spaced, at most MARKS of them; they tell where a source begins to differ.
+are kept as marks, evenly spaced, at most MARKS of them; they tell where a source begins to differ: the very row of up
+to MARKS rows, and of a longer source a block of rows that is at most one in MARKS / 2 of them.
 """
 
 import hashlib
@@ -14,9 +15,11 @@ from backstream.errors import InputError
 
 from .rows import Batch
 
-MARKS = 128
+MARKS = 2048
 SIZE = 16
 """Bytes of a digest."""
+MARK = 4
+"""Bytes of it that a mark has. They only say where: whether anything differs is for the whole digest at the end."""
 
 
 def row_contents(batch: Batch, inputs: int) -> Iterator[bytes]:
@@ -49,14 +52,14 @@ class Prefix:
         self.begins = begins
         """The rows that were read from files before this one, under the same name."""
         self.count, self.chain = 0, b""
-        self.spacing, self.marks = 1, list[str]()
+        self.spacing, self.marks = 1, list[bytes]()
 
     def add(self, row: bytes) -> None:
         self.chain = hashlib.blake2b(self.chain + row, digest_size=SIZE).digest()
         self.count += 1
         if self.count % self.spacing:
             return
-        self.marks.append(self.chain.hex())
+        self.marks.append(self.chain[:MARK])
         if len(self.marks) > MARKS:
             self.marks, self.spacing = self.marks[1::2], 2 * self.spacing
 
@@ -67,14 +70,22 @@ class Prefix:
             "count": self.count,
             "chain": self.chain.hex(),
             "spacing": self.spacing,
-            "marks": list(self.marks),
+            "marks": b"".join(self.marks).hex(),
         }
 
     @classmethod
     def restored(cls, record: dict[str, Any]) -> "Prefix":
+        """Raises KeyError, TypeError or ValueError where a record makes no sense."""
         prefix = cls(record["begins"])
         prefix.count, prefix.chain = record["count"], bytes.fromhex(record["chain"])
-        prefix.spacing, prefix.marks = record["spacing"], list(record["marks"])
+        marks = bytes.fromhex(record["marks"])
+        prefix.spacing = record["spacing"]
+        prefix.marks = [marks[i : i + MARK] for i in range(0, len(marks), MARK)]
+        numbers = prefix.begins, prefix.count, prefix.spacing
+        if any(type(number) is not int for number in numbers) or prefix.spacing < 1:
+            raise ValueError("the source's numbers are whole, and marks are spaced")
+        if len(prefix.marks) != prefix.count // prefix.spacing:
+            raise ValueError("there is a mark at each multiple of their spacing")
         return prefix
 
 
@@ -94,10 +105,10 @@ class Check:
         count, spacing = self._seen.count, self._expected.spacing
         mark = self._expected.marks[count // spacing - 1] if count % spacing == 0 else None
         if count == self._expected.count:
-            mark = self._expected.chain.hex()
+            mark = self._expected.chain
         if mark is None:
             return
-        if mark != self._seen.chain.hex():
+        if not self._seen.chain.startswith(mark):
             first = self._right + 1
             where = f"row {first} differs" if first == count else f"the first difference is in rows {first} to {count}"
             raise InputError(

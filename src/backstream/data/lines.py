@@ -2,6 +2,7 @@
 
 import os
 import select
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ BLOCK = 1 << 16
 """Bytes that are read at once."""
 BEAT = 1.0
 """Seconds without a line after which an empty list is given, so that the caller can do what falls due."""
-REMEMBERED = 64
+REMEMBERED = 4096
 """Bytes at the beginning of a followed file, and before the place reached, that are compared as it grows."""
 
 Stopped = Callable[[], bool]
@@ -24,7 +25,7 @@ def chunks(descriptor: int, name: str, *, stopped: Stopped, poll: float = 0.1) -
     """Lists of lines, without their ends: all that can be had without waiting, then the next.
 
     A last line without its newline is given at the end. Ends when `stopped()` is true, which is looked at while
-    waiting too.
+    waiting too; a line that has begun to arrive is given as well, so that the next reader of a pipe finds whole lines.
     """
     rest, since = b"", time.monotonic()
     while not stopped():
@@ -42,6 +43,19 @@ def chunks(descriptor: int, name: str, *, stopped: Stopped, poll: float = 0.1) -
         if lines:
             since = time.monotonic()
             yield lines
+    if rest:
+        yield [rest + _rest_of_line(descriptor)]
+
+
+def _rest_of_line(descriptor: int) -> bytes:
+    """Up to the newline, byte by byte, so that nothing of the next line is taken; what comes within a second."""
+    found = b""
+    while select.select([descriptor], [], [], BEAT)[0]:
+        byte = os.read(descriptor, 1)
+        if byte in (b"", b"\n") or len(found) >= LONGEST:
+            break
+        found += byte
+    return found
 
 
 def followed(path: Path, descriptor: int, *, stopped: Stopped, poll: float = 0.1) -> Iterator[list[bytes] | None]:
@@ -114,13 +128,14 @@ class _GrowingFile:
     def successor(self) -> int | None:
         """A descriptor of the file that has taken the place of this one, if one has."""
         try:
-            found = os.open(self._path, os.O_RDONLY)
+            about = os.stat(self._path)
+            if os.path.samestat(about, os.fstat(self._descriptor)):
+                return None
+            if not stat.S_ISREG(about.st_mode):  # to open a pipe would be to wait
+                raise RunError(f"{self._path} was replaced by something that is no file while it was followed.")
+            return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:  # renamed, and not made again yet
             return None
-        if os.path.samestat(os.fstat(found), os.fstat(self._descriptor)):
-            os.close(found)
-            return None
-        return found
 
     def close(self) -> None:
         os.close(self._descriptor)

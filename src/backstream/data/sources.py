@@ -83,7 +83,7 @@ class Source:
                 yield batch if fatal is None else batch.part(0, fatal)
             if fatal is not None:
                 raise rows.problems[fatal].error()
-            last_time = rows.times[-1] if rows.times else last_time
+            last_time = next(filter(None, reversed(rows.times or [])), last_time)
             done += len(batch)
 
     def _check(self, rows: Rows) -> None:
@@ -108,6 +108,8 @@ class Source:
         """The time since the row before, for a single stream."""
         elapsed = np.zeros(len(rows.values))
         for i, time in enumerate(rows.times or []):
+            if i in rows.problems:  # its time is not known: the next row counts from the one before it
+                continue
             try:
                 last_time, elapsed[i] = parsing.since(last_time, time)
             except ValueError as error:
@@ -162,6 +164,8 @@ def open_source(
     if str(source) == "-":
         if format == "parquet":
             raise InputError("Parquet cannot be read from standard input: save it to a file first.")
+        if sys.stdin is None:
+            raise InputError("Standard input is closed: give it something to read, or name a file.")
         name, file, follow = "standard input", sys.stdin.buffer, False
     else:
         name, file = str(path), _opened(path)

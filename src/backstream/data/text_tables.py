@@ -41,13 +41,19 @@ class TextTable:
         self._jsonl, self._begins = jsonl, False
         self.header: list[str] = []
         self._available = self._rows()
-        waiting = next((rows for rows in self._available if rows), None)
-        if waiting is None:
+        self._waiting: list[Row] = []
+        first = None
+        for rows in self._available:
+            self._waiting += rows or []
+            first = next((row for row in rows or [] if row.problem is None), None)
+            if first is not None or len(self._waiting) >= ROWS:
+                break
+        if not self._waiting:
             raise InputError(f"{name} is empty: it holds no row of data.")
-        self._waiting = waiting
-        first = next((row for row in waiting if row.problem is None), None)
         if first is None:
-            raise RunError(waiting[0].problem)
+            raise RunError(self._waiting[0].problem)
+        if self._jsonl:  # a row need not have all columns
+            self.header = list(dict.fromkeys(column for row in self._waiting for column in row.cells))
         self.numeric = [column for column in self.header if parsing.is_numeric(first.cells.get(column))]
 
     def read(self, names: list[str], time: str | None, largest: float, key: str | None) -> Iterator[Rows]:

@@ -114,7 +114,7 @@ class Loop:
                 if batch.new_file:  # the file before it may be gone the next time
                     yield from self._read(True, explain)
                     self._prefix = Prefix(self._position)
-                    self._save()
+                    self._save(same_position=True)
                 if len(batch):
                     self._reader.arrive(batch)
                     self._waiting = batch if self._waiting is None else self._waiting.then(batch)
@@ -188,7 +188,7 @@ class Loop:
             for warning in report.warnings:
                 self._warn(f"{whose} {report.t:,} rows: {warning}")
         self._position = progress.position
-        self._last_time = piece.times[-1] if piece.times else None
+        self._last_time = next(filter(None, reversed(piece.times or [])), self._last_time)
         self._whole = True
         return progress
 
@@ -205,23 +205,29 @@ class Loop:
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
     def _resume(self, writer: RunWriter | MemoryRun) -> None:
-        start = writer.resume(self._reader.blank, self._warn)
+        start = writer.resume(self._reader.blank, self._warn, may_go_back=self._holds == "all")
         if start is None:
             return
         record = start.record
-        self._reader.restore(start.tree, record)
-        self._position = self._saved = start.position
-        self._last_time, self._prefix = record["time"], Prefix.restored(record["source"])
-        self._rejected, self._first_reason = record["rejected"], record["first_reason"]
-        for sentence in environment.differences(record["environment"]):
+        try:
+            self._reader.restore(start.tree, record)
+            self._position = self._saved = start.position
+            self._last_time, self._prefix = record["time"], Prefix.restored(record["source"])
+            self._rejected, self._first_reason = int(record["rejected"]), str(record["first_reason"])
+            differences = environment.differences(dict(record["environment"]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:  # its sums are right: not by chance
+            raise RunError(f"The checkpoint at row {start.position:,} holds no usable record: {error!r}.") from error
+        for sentence in differences:
             self._warn(sentence)
 
     def _overdue(self) -> bool:
         seconds = self._config.saving.checkpoint_seconds
         return bool(seconds) and time.monotonic() - self._saved_at >= seconds
 
-    def _save(self) -> None:
-        if self._writer is None or not self._whole or self._position == self._saved:
+    def _save(self, same_position: bool = False) -> None:
+        if self._writer is None or not self._whole or not self._position:
+            return
+        if self._position == self._saved and not same_position:
             return
         record: dict[str, Any] = {
             "time": self._last_time,

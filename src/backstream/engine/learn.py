@@ -1,4 +1,4 @@
-"""Five lines to a result: learn from a source, and open what was learned."""
+"""`learn`: from a source to a result. `load`: open a saved result."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,37 +42,39 @@ def learn(
     progress: bool = True,
     warn: Warn = print,
 ) -> Result:
-    """Learns from a source, each row used once.
+    """Reads a source once, row by row, and returns the estimated states and what was learned.
 
     Args:
-        model: The model.
-        source: An array [T, dy] or [T], a pandas Series or DataFrame, an Arrow table, or the path of a CSV, JSON Lines
-            or Parquet file.
-        inputs: The known inputs of each row, [T, k] or [T]. Those of a file or a table may be columns of it instead.
-        out: A run directory to write, as `backstream stream` does. Without it the result is in memory.
-        learn: Which parameters of the model are learned: names of its fields, "all", or a dictionary from names to
-            optax transformations, for steps of your own. A part of a field is named with a dot. By default none
-            unless the settings say so.
-        settings: What else is learned, and how.
-        columns: Which columns are what, where they have names. With a `key` it is a run of many streams.
-        saving: When and how `out` is written.
-        fleet: How many streams are learned together.
-        resume: Whether a run in `out` that was stopped goes on after the last row that it saved.
-        progress: Whether a line shows how far it is, on a terminal or in a notebook.
-        warn: Called with each warning.
+        model: The state-space model.
+        source: The observations: an array of shape [T, dy] or [T], a pandas Series or DataFrame, an Arrow table, or the
+            path of a CSV, JSON Lines or Parquet file. NaN and empty cells are missing values.
+        inputs: Known inputs of each row, of shape [T, k] or [T]. For a file or a table, you can use `columns` instead.
+        out: A run directory to write while the rows are read. By default the result is kept in memory.
+        learn: The parameters of the model to learn: field names, "all", or a dictionary from names to optax
+            transformations. Use a dot for a part of a field. By default the parameters are fixed, unless `settings`
+            says otherwise.
+        settings: How to learn.
+        columns: The roles of the columns of a file or a table. With a `key`, the source holds many streams.
+        saving: When and how to write `out`.
+        fleet: Settings for many streams.
+        resume: Continue the run in `out` after the last row that it saved.
+        progress: Show a progress line on a terminal or in a notebook.
+        warn: A function that is called with each warning.
 
     Returns:
-        The result, a `Run` where there is a directory.
+        The result. It is a `Run` if `out` is given.
 
     Raises:
-        InputError: Where model, source, columns and settings do not fit together.
-        RunError: Where a row cannot be used, or the directory cannot be written.
+        InputError: If the model, the source, the columns and the settings do not match.
+        RunError: If a row cannot be used, or the directory cannot be written.
 
     Example:
+        ```python
         result = bs.learn(model, ys, inputs=us)
         result = bs.learn(model, "obs.csv", out="run/", learn=["phi", "sigma"])
         result = bs.learn(model, ys, learn={"phi": optax.adam(1e-3), "sigma": optax.sgd(1e-4)})
         result = bs.learn(model, "plant.csv", out="plant/", columns=bs.Columns(key="sensor_id"))
+        ```
     """
     precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
     table, columns = as_table(source, inputs, columns)
@@ -119,6 +121,21 @@ def _steps(model: StateSpaceModel, learn: Mapping[str, Any]) -> optax.GradientTr
 def load(path: str | Path, model: StateSpaceModel | str | None = None) -> Run:
     """Opens a run directory.
 
-    `model` may be left out for shipped models and for files that you have trusted (`backstream trust run/`).
+    Args:
+        path: The directory.
+        model: Your model, or its name (`file.py:Class` or `package.module:Class`). Not needed for built-in models and
+            for files that you have trusted with `backstream trust run/`.
+
+    Returns:
+        The run, with the same methods as the result of `learn`.
+
+    Raises:
+        InputError: If the directory is not a run, or the model differs from the one of the run.
+
+    Example:
+        ```python
+        run = bs.load("run/", model)
+        run.smooth("obs.csv").mean
+        ```
     """
     return Run(path, model)

@@ -20,20 +20,20 @@ from .run import Run, restore
 
 
 class MemoryResult(Result):
-    """A result that is in memory only; `save` writes it."""
+    """A result in memory. `save` writes it to a directory."""
 
     def __init__(self, model: StateSpaceModel, config: Config, kept: MemoryRun, given: tuple[tuple[Any, Any], ...]):
         self.config, self.warnings, self._name = config, [], "The result"
         self._start, self._kept, self._given = model, kept, given
 
     def learn(self, source: Any, inputs: Any = None, *, progress: bool = True, warn: Warn = print) -> "MemoryResult":
-        """The result after further rows; this one stays as it is."""
+        """Learns from more rows and returns a new result. This result does not change."""
         kept = self._kept.copy()
         advance(self._start, continued(self.config, source, inputs), self.config, kept, progress, warn, "rest")
         return MemoryResult(self._start, self.config, kept, (*self._given, (source, inputs)))
 
     def save(self, path: str | Path) -> Run:
-        """Writes a run directory, which `load` opens and `learn` goes on with."""
+        """Writes a run directory, for `bs.load`."""
         require_writable(self.config)
         check_directory(Path(path), resume=False)
         assert self._kept.checkpoint is not None

@@ -1,4 +1,4 @@
-"""What was learned from a stream, ready to be used."""
+"""The result of learning from a stream."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,9 +44,13 @@ class Learned(NamedTuple):
 
 
 class FilteredRows:
-    """The state at each row as it was known when the row was read: what a stream would have shown.
+    """The state at each row, given the rows up to it, as estimated when the row was read.
 
-    rows.mean, rows.std, rows.interval(0.9), rows.to_pandas()
+    Example:
+        ```python
+        rows = result.filtered
+        rows.mean, rows.std, rows.interval(0.9), rows.to_pandas()
+        ```
     """
 
     def __init__(self, table: pa.Table):
@@ -63,7 +67,7 @@ class FilteredRows:
         return self._columns("std")
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of central intervals that hold each coordinate with probability `level`."""
+        """Lower and upper bounds that contain each coordinate of the state with probability `level`."""
         if not 0 < level < 1:
             raise ValueError(f"level must be strictly between 0 and 1, not {level}.")
         half = float(ndtri(0.5 + level / 2)) * self.std
@@ -87,45 +91,55 @@ class FilteredRows:
 
 
 class Result:
-    """What was learned from a stream: laws of past, present and future states, and the model with what it learned.
+    """The result of learning from a stream: past, current and future states, and the learned model.
 
-    result = bs.learn(model, ys, inputs=us)
-    result.filtered                       # the state at each row, as it was known when the row was read
-    result.smooth()                       # the same given all rows
-    result.filter(fresh, inputs=more)     # the same posterior on other rows
-    result.forecast(50)
+    Example:
+        ```python
+        result = bs.learn(model, ys, inputs=us)
+        result.health                         # can the result be used?
+        result.filtered                       # the state at each row, given the rows up to it
+        result.smooth()                       # the state at each row, given all rows
+        result.filter(fresh, inputs=more)     # filter other rows
+        result.forecast(50)                   # the next 50 rows
+        result.parameters()                   # learned parameters with standard errors
+        result.plot(horizon=50)
+        ```
     """
 
     config: Config
     warnings: list[str]
-    """What could not be read or used, and was left out."""
+    """Data that could not be read or used, and was left out."""
     _name: str
     _given: tuple[tuple[Any, Any], ...] = ()
     """The sources that this result was learned from, with their inputs, where they are known."""
 
     @property
     def filtered(self) -> FilteredRows:
-        """The state at each row as it was known when the row was read."""
+        """The state at each row, given the rows up to it, as estimated when the row was read."""
         raise NotImplementedError
 
     @property
     def reports(self) -> list[Report]:
-        """What the monitor said."""
+        """The reports of the monitor, one for each window of rows."""
         raise NotImplementedError
 
     @property
     def rejected(self) -> list[Rejected]:
-        """The rows that could not be used, each with the reason."""
+        """The rows that could not be used, with the reasons."""
         raise NotImplementedError
 
     @property
     def health(self) -> Verdict:
-        """Whether the result can be used: good, learning, doubtful or failed, with the reasons. It needs no model."""
+        """The verdict on the result: good, learning, doubtful or failed, with the reasons."""
         raise NotImplementedError
 
     def parameters(self) -> pa.Table:
-        """The model's parameters over time: at each look of the monitor the value and the standard error of each that
-        is learned. `error` is null as long as there is none."""
+        """The learned parameters of the model over time.
+
+        Returns:
+            A table with the columns `row`, `name`, `value` and `error` (the standard error, null if there is none yet),
+            with one row for each parameter and report of the monitor. With many streams, also a column `stream`.
+        """
         told = [report for report in self.reports if report.parameters is not None]
         rows = [(report, name, number) for report in told for name, number in (report.parameters or {}).items()]
         columns: dict[str, Any] = {
@@ -145,7 +159,7 @@ class Result:
 
     @property
     def model(self) -> StateSpaceModel:
-        """The model, with the parameters that were learned, where any were."""
+        """The model with the learned parameters."""
         return self.learned.model
 
     @property
@@ -162,7 +176,7 @@ class Result:
         return f"{type(self).__name__}({what})"
 
     def stream(self, name: str) -> LearnerState:
-        """One of many streams, as its learner alone would have it: its `average`, its `filtered` state."""
+        """The state of the learner for one of many streams."""
         fleet = self.learned.fleet
         if fleet is None:
             raise InputError(f"{self._name} is a run of one stream.")
@@ -171,12 +185,12 @@ class Result:
         return fleet.panel.stream(fleet.state, fleet.members[name].slot)
 
     def streams(self) -> list[str]:
-        """The names of the live streams, where there are many."""
+        """The names of the live streams. Empty for a run of one stream."""
         fleet = self.learned.fleet
         return [] if fleet is None else sorted(fleet.members)
 
     def data(self, source: Any, inputs: Any = None, *, format: Format | None = None) -> Batch:
-        """All of a source, by the columns that were learned from and in their precision."""
+        """Reads all rows of a source, with the same columns and precision as the run."""
         dtype, columns = self.config.precision, self.config.columns
         if not has_names(source):
             return self._of_array(source, inputs)
@@ -203,7 +217,7 @@ class Result:
             return Batch(0, rows, None, None)
         names = [*columns.inputs, *(["the time since the row before"] if columns.elapsed else [])]
         if inputs is None:
-            raise InputError(f"The model has inputs ({', '.join(names)}): give those of the rows, inputs=...")
+            raise InputError(f"The model has inputs ({', '.join(names)}): pass those of the rows with inputs=...")
         given = as_rows(inputs, "Inputs").astype(dtype)
         if given.shape != (len(rows), len(names)):
             raise InputError(
@@ -218,24 +232,36 @@ class Result:
         if source is not None:
             return self.data(source, inputs)
         if not self._given:
-            raise InputError(f"{self._name} does not hold the observations: give a file, an array or a table.")
+            raise InputError(f"{self._name} does not contain the observations: pass a file, an array or a table.")
         first, *others = (self.data(*given) for given in self._given)
         return reduce(Batch.then, others, first)
 
     def filter(self, source: Any = None, inputs: Any = None) -> Laws:
-        """The law of the state at each row given the rows up to it, under what was learned in the end.
+        """The distribution of the state at each row, given the rows up to it.
+
+        This uses the final result of learning for all rows. `filtered` has the estimates from while learning.
 
         Args:
-            source: A file, an array, a Series or a table, or what `data` returned. The columns of an array are those
-                that were observed, in their order. Without it, the rows that were learned from; a run that was opened
-                with `load` does not know them.
-            inputs: With an array: the inputs of its rows, where the model has any.
+            source: A file, an array, a Series, a table, or the output of `data`. An array must have the observed
+                columns in their order. Default: the rows used for learning. A run opened with `load` does not contain
+                them.
+            inputs: The inputs of the rows, if the source is an array and the model has inputs.
+
+        Returns:
+            Means and covariances, with `mean`, `std()` and `interval(level)`. Rows that cannot be used are NaN, and
+            `warnings` says why.
+
+        Raises:
+            InputError: If the source does not match the run, or there is no source.
         """
         batch = self._rows(source, inputs)
         return self._by_stream(batch, lambda p, q, ys, inputs, _: posterior.filter(p, q, ys, inputs))
 
     def smooth(self, source: Any = None, inputs: Any = None) -> Laws:
-        """The law of the state at each row given all rows of the source, under what was learned; as `filter`."""
+        """The distribution of the state at each row, given all rows of the source.
+
+        The arguments, the return value and the errors are those of `filter`.
+        """
         batch = self._rows(source, inputs)
         return self._by_stream(
             batch,
@@ -279,15 +305,27 @@ class Result:
     def forecast(
         self, horizon: int, inputs: Any = None, num_samples: int = 1000, stream: str | None = None
     ) -> posterior.Forecast:
-        """The next states and observations after the last row read, of one `stream` where there are many. `inputs`
-        [horizon, k], where the model has any."""
+        """Simulates the states and observations after the last row.
+
+        Args:
+            horizon: The number of rows to forecast.
+            inputs: The inputs of these rows, of shape [horizon, k], if the model has inputs.
+            num_samples: The number of simulated futures.
+            stream: The name of the stream, if there are many.
+
+        Returns:
+            `states` and `observations`, with `mean()`, `std()`, `interval(level)`, `to_arrow()` and `to_pandas()`.
+
+        Raises:
+            InputError: If inputs or the name of the stream are missing, or there is no such stream.
+        """
         if inputs is None and self.config.columns.has_inputs():
             raise InputError(f"The model has inputs: give those of the next {horizon} rows.")
         learned, model = self.learned, self.learned.model
         state = learned.state
         if learned.fleet is not None:
             if stream is None:
-                raise InputError(f"{self._name} is a run of many streams: say of which.")
+                raise InputError(f"{self._name} is a run of many streams: name one with stream=.")
             state = self.stream(stream)
             model = learned.fleet.panel.learner.current_model(state)
         assert state is not None
@@ -304,15 +342,15 @@ class Result:
         last: int | None = None,
         path: str | Path | None = None,
     ) -> Any:
-        """The observations of a source with their dates, the states behind them with their bands, and a forecast.
+        """Draws the observations, the states with 90 % bands, and a forecast.
 
         Args:
-            source: The rows, as for `filter`: without it, those that were learned from.
-            inputs: With an array: the inputs of its rows.
-            horizon: How many rows of a forecast follow.
-            future_inputs: The inputs of those rows, where the model has any.
-            last: Draw no more than so many of the last rows.
-            path: Where to write the picture, if anywhere.
+            source: The rows to draw, as for `filter`. Default: the rows used for learning.
+            inputs: The inputs of the rows, if the source is an array.
+            horizon: The number of rows to forecast.
+            future_inputs: The inputs of the forecast, if the model has inputs.
+            last: Draw only this many of the last rows.
+            path: A file for the picture.
 
         Returns:
             A matplotlib figure.

@@ -1,4 +1,4 @@
-"""A run directory, opened."""
+"""A result that is stored in a run directory."""
 
 import shutil
 from functools import cached_property
@@ -30,16 +30,22 @@ from .result import FilteredRows, Learned, Result
 
 
 class Run(Result):
-    """A run directory, opened for reading.
+    """A result in a run directory. `bs.load` opens one.
 
-        run = Run("run/")
+    Args:
+        path: The directory.
+        model: Your model, or its name (`file.py:Class` or `package.module:Class`). Not needed for built-in models that
+            were streamed by name, and for files that you have trusted with `backstream trust run/`. Opening a run never
+            executes other code. It is an error if the source or the values of the model have changed.
+        given: The sources and inputs that the run has read, if they are known.
+
+    Example:
+        ```python
+        run = bs.load("run/")
         run.filtered.to_pandas()
         run.smooth("obs.csv").interval(0.9)
         run.forecast(50).observations.mean()
-
-    `model` is your own model, or its name (`file.py:Class` or `package.module:Class`). A shipped model that was
-    streamed by its name, and a file that you have trusted (`backstream trust run/`), are found again without it: a run
-    directory alone has no code run. A model whose source or values have changed is refused.
+        ```
     """
 
     def __init__(
@@ -51,7 +57,7 @@ class Run(Result):
         self.path, self.config = Path(path), open_config(Path(path))
         self._model, self._name, self._given = model, str(path), given
         self.warnings: list[str] = []
-        """What could not be read or used, and was got round."""
+        """Data that could not be read or used, and was left out."""
 
     @property
     def filtered(self) -> FilteredRows:
@@ -69,32 +75,32 @@ class Run(Result):
     def health(self) -> Verdict:
         verdict = read_verdict(self.path, self.config)
         if verdict is None:
-            raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+            raise InputError(f"{self.path} has no checkpoint yet: nothing has been learned.")
         return verdict
 
     @cached_property
     def learned(self) -> Learned:
-        """What the newest checkpoint holds; `warnings` names any that is damaged."""
+        """The contents of the newest checkpoint. `warnings` lists damaged checkpoints."""
         model = self._given_model()
         checkpoints = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep)
         checkpoint = checkpoints.newest(
             of_run(self.path, self.config, lambda record: blank(model, self.config, record)), self.warnings.append
         )
         if checkpoint is None:
-            raise InputError(f"{self.path} holds no checkpoint yet: nothing has been learned.")
+            raise InputError(f"{self.path} has no checkpoint yet: nothing has been learned.")
         return restore(model, self.config, checkpoint)
 
     def learn(self, source: Any, inputs: Any = None, *, progress: bool = True, warn: Warn = print) -> "Run":
-        """Goes on with further rows, in the same directory."""
+        """Learns from more rows, in the same directory."""
         opened = continued(self.config, source, inputs)
         model = self._given_model()
         write(model, self.path, self.config, opened, progress, warn, holds="rest")
         return Run(self.path, model, (*self._given, (source, inputs)) if self._given else ())
 
     def save(self, path: str | Path) -> "Run":
-        """A copy in another directory."""
+        """Copies the run to another directory."""
         check_directory(Path(path), resume=False)
-        shutil.copytree(self.path, Path(path), dirs_exist_ok=True)
+        shutil.copytree(self.path, Path(path), symlinks=True, dirs_exist_ok=True)  # what links lead to stays there
         return Run(path, self._given_model(), self._given)
 
     def _given_model(self) -> StateSpaceModel:

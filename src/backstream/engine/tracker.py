@@ -1,4 +1,4 @@
-"""One row at a time, for control loops."""
+"""Filtering one row at a time, for control loops."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from backstream.models.density import check_inputs, check_observations
 
 
 class Moments(NamedTuple):
-    """Mean and covariance of a law of the state."""
+    """Mean and covariance of the state."""
 
     mean: Float[np.ndarray, " d"]
     cov: Float[np.ndarray, "d d"]
@@ -26,7 +26,7 @@ class Moments(NamedTuple):
         return np.sqrt(np.diagonal(self.cov))
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
-        """Lower and upper ends of central intervals, with the quantiles of a normal law."""
+        """Lower and upper bounds of central intervals, from the quantiles of a normal distribution."""
         if not 0 < level < 1:
             raise ValueError(f"level must be strictly between 0 and 1, not {level}.")
         half = float(ndtri(0.5 + level / 2)) * self.std()
@@ -34,21 +34,20 @@ class Moments(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """What one row says."""
+    """The result of one row."""
 
     prediction: Moments
-    """The state given the rows before."""
+    """The state, given the rows before this one."""
     posterior: Moments
-    """The state given this row too."""
+    """The state, given the rows up to this one."""
     log_score: float
     """The log density of the row under the prediction; 0 for a missing row, minus infinity for an impossible one."""
 
 
 class Tracker:
-    """A filter that takes one row at a time and answers in microseconds, once it is compiled.
+    """A filter that reads one row at a time. After the first call, which compiles it, a call takes microseconds.
 
-    Nothing is learned: the posterior reads the model. To learn λ or θ, use `learn`, and track with the result's
-    `model` and `family`.
+    A tracker does not learn. To use learned parameters, pass `result.model` and `result.family` of `bs.learn`.
 
     >>> from backstream.models import LinearGaussian
     >>> tracker = Tracker(LinearGaussian.random(2, 3, key=jax.random.key(0)))
@@ -61,13 +60,13 @@ class Tracker:
     def __init__(self, model: StateSpaceModel, family: ScoringFamily | None = None, *, seed: int = 0):
         """Args:
         model: The model.
-        family: The posterior, for instance a learned one. By default it is built from the model with the inputs of
-            the first row.
-        seed: Of the draws of `forecast`.
+        family: The posterior, for example a learned one. By default it is built from the model and the inputs of the
+            first row.
+        seed: The random seed of `forecast`.
         """
         self.model, self.family = model, family
         self.rows = 0
-        """How many rows have been read."""
+        """The number of rows read."""
         self._key = jax.random.key(seed)
         self._state: Any = None
         self._step: Callable[..., Any]
@@ -76,11 +75,14 @@ class Tracker:
         """Reads one row.
 
         Args:
-            y: The observation, of shape [dy], or a number where there is one column. NaN is a missing value.
-            u: The inputs of the row, where the model has any.
+            y: The observation, of shape [dy], or a number if there is one column. NaN is a missing value.
+            u: The inputs of the row, if the model has inputs.
+
+        Returns:
+            The predicted state, the posterior state and the log score of the row.
 
         Raises:
-            ValueError: Where the row has another shape, or a value that the model cannot have.
+            ValueError: If the row has the wrong shape, or a value that is impossible in the model.
         """
         if self.rows == 0:
             self._begin(u)
@@ -92,9 +94,21 @@ class Tracker:
         return Tracked(Moments(*map(np.asarray, before)), Moments(*map(np.asarray, after)), float(score))
 
     def forecast(self, horizon: int, inputs: Any = None, num_samples: int = 1000) -> posterior.Forecast:
-        """Samples of the next states and observations, given the rows read so far."""
+        """Simulates the next states and observations, given the rows read so far.
+
+        Args:
+            horizon: The number of rows to forecast.
+            inputs: The inputs of these rows, with a leading axis of length `horizon`, if the model has inputs.
+            num_samples: The number of simulated futures.
+
+        Returns:
+            Samples of `states` and `observations`, with `mean()`, `std()` and `interval(level)`.
+
+        Raises:
+            ValueError: If no row has been read.
+        """
         if self.family is None or self._state is None:
-            raise ValueError("There is nothing to forecast from before the first row.")
+            raise ValueError("A forecast needs at least one row: call update first.")
         law = posterior.present_law(self.family, self._state)
         key = jax.random.fold_in(self._key, self.rows)
         return posterior.forecast(self.model, law, horizon, num_samples, inputs, key=key)

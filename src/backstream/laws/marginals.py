@@ -20,6 +20,9 @@ class Marginals(NamedTuple):
     mean: Float[Array, "t d"]
     cov: Float[Array, "t d d"]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_shape(self.mean)}: mean, cov, std(), interval(0.9), to_pandas())"
+
     def std(self) -> Float[Array, "t d"]:
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=1, axis2=2))
 
@@ -52,6 +55,10 @@ class MixtureMarginals(eqx.Module):
 
     laws: Mixture
     """With a leading axis of time."""
+
+    def __repr__(self) -> str:
+        count = self.weight.shape[-1]
+        return f"{type(self).__name__}({_shape(self.mean)}, {count} components: mean, std(), regions(0.9), to_pandas())"
 
     @property
     def weight(self) -> Float[Array, "t k"]:
@@ -112,6 +119,10 @@ class Draws(NamedTuple):
 
     values: Float[Array, "n t d"]
 
+    def __repr__(self) -> str:
+        count, *rest = self.values.shape
+        return f"{type(self).__name__}({count:,} paths of {rest[0]:,} rows: values, mean(), std(), interval(0.9))"
+
     def mean(self) -> Float[Array, "t d"]:
         return self.values.mean(0)
 
@@ -147,3 +158,8 @@ def checked_level(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"level must lie strictly between 0 and 1, not at {level}.")
     return level
+
+
+def _shape(mean: Array) -> str:
+    rows, states = mean.shape
+    return f"{rows:,} rows, {states} state{'' if states == 1 else 's'}"

@@ -17,8 +17,9 @@ from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
 from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
-from .online import Info, LearnerState, OnlineLearner
+from .online import OnlineLearner
 from .particle_reference import Reference, particle_reference
+from .records import Info, LearnerState
 from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
@@ -122,11 +123,11 @@ class Monitor(eqx.Module):
             )
         if ess < self.least_ess:
             warnings.append(
-                f"The effective sample size is {ess:.1f}: too few samples carry the weight. Try more --particles, or "
+                f"The effective sample size is {ess:.1f}: too few samples have weight. Try more --particles, or "
                 "the method window."
             )
         if refused > self.most_refused:
-            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were refused.")
+            warnings.append(f"{100 * refused:.1f} % of the updates were not finite and were skipped.")
         reached = float(average.mean())
         if watch.fell(reached, self.least_fall, self.surprise):
             warnings.append(

@@ -22,7 +22,7 @@ from backstream.models.laws import draw
 
 ROWS = 64
 """At most, in one check."""
-FILTERS, PARTICLES = 4, 256
+FILTERS, PARTICLES = 4, 512
 TRAJECTORIES = 16
 """For the ELBO of a family without a log score."""
 LEAST_ESS = 0.1
@@ -65,7 +65,7 @@ def particle_reference(
     top = found.max()
     total = top + np.log(np.mean(np.exp(found - top))) if np.isfinite(top) else np.nan
     error = found.std(ddof=1) / np.sqrt(len(found)) if np.isfinite(found).all() else np.inf
-    return Reference(count, (total - score) / count, float(error) / count, float(ess))
+    return Reference(count, float(total - score) / count, float(error) / count, float(ess))
 
 
 @eqx.filter_jit

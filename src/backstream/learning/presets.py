@@ -27,6 +27,8 @@ RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
 MODEL_RATE = 1e-2
 HALVED_AFTER = 30_000
 LEAST = {"components": 1, "lag": 1, "trajectories": 1, "particles": 2, "width": 1, "monitor_every": 2, "seed": 0}
+MOST = {"components": 2**10, "lag": 2**16, "trajectories": 2**16, "particles": 2**20, "width": 2**14}
+"""Beyond these the arrays would take all memory: settings may come from a run that somebody else made."""
 MOST_SCORED = 64
 """Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
 
@@ -36,55 +38,58 @@ Method = Literal["log-score", "window", "recursion"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set about learning without writing Python. Built by `build`, written down with every run."""
+    """Settings for learning. They are saved with every run.
+
+    λ are the parameters of the posterior, θ those of the model.
+    """
 
     family: Family = "guided"
-    """The posterior: `guided` reads the model at every row; `conjugate` and `recurrent` are the paper's, which learn
-    all that they know from the stream."""
+    """The posterior. `guided` evaluates the model at every row. `conjugate` and `recurrent` are the families of the
+    paper, which learn everything from the stream."""
     learn: bool = True
     """Whether the posterior learns. A guided one is good before it has: without learning a row costs microseconds."""
     components: int | Literal["auto"] = "auto"
     """How many normal laws a guided posterior is made of: more than one where it may have several modes. With `auto` a
     run begins with one, and takes four after the first rows where they predict those better."""
     method: Method | None = None
-    """Where the gradient comes from: the log score of each row, trajectories over a window, or the paper's recursion.
-    By default the log score for a guided posterior (a window where the model has many parameters to learn), the window
-    for others."""
+    """The gradient: from the log score of each row, from trajectories over a window, or from the recursion of the
+    paper. Default: the log score for a guided posterior (the window if many parameters are learned), the window for
+    others."""
     lag: int = 16
-    """Observations in the window."""
+    """The number of rows in the window."""
     trajectories: int = 4
-    """Trajectories that are drawn through the window."""
+    """The number of sampled trajectories in the window."""
     particles: int = 100
-    """Samples that the recursion carries."""
+    """The number of particles of the recursion."""
     gamma: float = 0.8
-    """How much of its past the recursion carries on: 1 is the paper's, less is steadier."""
+    """The discount of the recursion. 1 is the objective of the paper. A smaller value is more stable."""
     rate: float | None = None
-    """The step size of Adam for λ. By default 1e-2 for the log score, 3e-3 for the window, 1e-3 for the recursion."""
+    """The learning rate of Adam for λ. Default: 1e-2 for the log score, 3e-3 for the window, 1e-3 for the recursion."""
     rate_halved_after: int | None = None
-    """Rows after which that step size has halved: it falls like 1/(1 + t/rows), to a tenth. 0 for a constant one. By
-    default 30 000, and constant where there is a horizon."""
+    """The number of rows until the learning rate has halved. It falls like 1/(1 + t/rows), to a tenth. 0: constant.
+    Default: 30 000, or constant if there is a `horizon`."""
     horizon: int | None = None
-    """Rows after which λ forgets: the average is over so many rows. By default it is over 4 000 rows in the end."""
+    """The number of rows over which λ is averaged. Older rows are forgotten. Default: up to 4 000."""
     width: int = 64
-    """Hidden units of the network of a conjugate or recurrent family."""
+    """The number of hidden units of the network, for the families `conjugate` and `recurrent`."""
     seed: int = 0
-    """Of the family's start and of every draw."""
+    """The random seed."""
     learn_model: bool = False
-    """Whether θ is learned too: every array of the model."""
+    """Learn θ, that is every array of the model."""
     learn_parameters: tuple[str, ...] = ()
-    """Which fields of the model are learned, by name; those alone. Then `learn_model` need not be set."""
+    """Learn only these fields of the model. `learn_model` is then not needed."""
     model_rate: float | None = None
-    """The step size of Adam for θ. By default, with the log score, steps that need none (`Settling`); 1e-2 with the
-    window and the recursion."""
+    """The learning rate of Adam for θ. Default: with the log score, `Settling`, which needs no learning rate; with the
+    window and the recursion, 1e-2."""
     model_rate_halved_after: int | None = None
-    """For θ what `rate_halved_after` is for λ."""
+    """As `rate_halved_after`, for θ."""
     model_horizon: int | None = None
-    """Rows after which θ forgets, to follow parameters that change. By default it forgets nothing as long as the rows
+    """The number of rows after which θ forgets, to follow parameters that change. Default: no forgetting while the rows
     agree with what was learned."""
     monitor_every: int = 500
-    """How many observations the monitor looks at each time."""
+    """The number of rows in each report of the monitor."""
     fallback: bool = True
-    """Whether a posterior that predicts worse than it did before it learned is reported as it was then."""
+    """Report the posterior from before learning if it predicts better than the learned one."""
 
     def __post_init__(self):
         for name, choices in (("family", get_args(Family)), ("method", (None, *get_args(Method)))):
@@ -97,6 +102,10 @@ class Settings:
             value = getattr(self, name)
             if value != "auto" and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            if value != "auto" and value > most:
+                raise ValueError(f"{name} must be at most {most}, not {value}.")
         if self.method == "log-score" and self.family != "guided":
             raise ValueError(f"The family {self.family!r} has no log score: choose the method 'window' or 'recursion'.")
         if self.several and (self.family != "guided" or self.method not in (None, "log-score")):

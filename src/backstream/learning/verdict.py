@@ -234,10 +234,10 @@ def _without_repetition(found: dict[tuple[str, bool, bool], list[Finding]]) -> d
 WORDS = {
     ("mean", True): "The rows lie above their predictions, by {0:.2f} standard deviations on average",
     ("mean", False): "The rows lie below their predictions, by {0:.2f} standard deviations on average",
-    ("variance", True): "The rows scatter more than predicted: {1:.2f} times the variance",
-    ("variance", False): "The rows scatter less than predicted: {1:.2f} times the variance",
-    ("correlation", True): "Errors of prediction repeat themselves from row to row: correlation {2:+.2f}",
-    ("correlation", False): "Errors of prediction alternate from row to row: correlation {2:+.2f}",
+    ("variance", True): "The rows vary more than predicted: {1:.2f} times the variance",
+    ("variance", False): "The rows vary less than predicted: {1:.2f} times the variance",
+    ("correlation", True): "Prediction errors repeat from row to row: correlation {2:+.2f}",
+    ("correlation", False): "Prediction errors alternate from row to row: correlation {2:+.2f}",
     ("rank", True): "The rows are more probable than they should be: their densities rank at {3:.2f} among replicates, "
     "not at 0.50",
     ("rank", False): "The rows are less probable than they should be: their densities rank at {3:.2f} among "
@@ -249,10 +249,10 @@ WORDS = {
 }
 CAUSES = {
     "mean": "the level of the model or of the sensor is wrong",
-    "variance": "the noise of the model is of the wrong size, or the unit of a column is another",
+    "variance": "the noise of the model has the wrong size, or a column has another unit",
     "correlation": "the dynamics of the model are wrong",
     "rank": "the noise or the probabilities of the model are wrong",
-    "inside": "the noise of the model is of the wrong size",
+    "inside": "the noise of the model has the wrong size",
     "region": "the noise or the probabilities of the model are wrong",
 }
 
@@ -262,10 +262,10 @@ def _reason(findings: list[Finding], about: Circumstances, lost: bool) -> Reason
     name, value = worst.name, worst.value
     words = WORDS[name, value > 0].format(abs(value), 1 + value, value, 0.5 + value, LEVEL + value)
     where = ", ".join(one.where for one in findings[:3] if one.where) + (" and others" if len(findings) > 3 else "")
-    when = ", of late" if worst.sudden else ""
+    when = ", in the latest rows" if worst.sudden else ""
     what = f"{words}{f' ({where})' if where else ''}{when}."
     if worst.sudden:
-        return Reason(what, "the world or a sensor has changed", _follow(about))
+        return Reason(what, "the process or a sensor has changed", _follow(about))
     if lost:
         return Reason(what, "the posterior does not follow the model, see below")
     return Reason(what, CAUSES[name], _learn_it(about))
@@ -273,14 +273,14 @@ def _reason(findings: list[Finding], about: Circumstances, lost: bool) -> Reason
 
 def _follow(about: Circumstances) -> str:
     if about.learns_model:
-        return "a --model-horizon, so that the parameters are forgotten and found anew"
-    return "look at the latest rows; where the change is real, --learn-model with a --model-horizon"
+        return "a --model-horizon, so that old rows are forgotten"
+    return "look at the latest rows; if the change is real, --learn-model with a --model-horizon"
 
 
 def _learn_it(about: Circumstances) -> str:
     if about.learns_model:
-        return "more rows, or a model of another form: the parameters that are learned cannot make up for it"
-    return "learn the model's parameters (--learn-model, Settings(learn_model=True)), and check the columns' units"
+        return "more rows, or another model: the learned parameters cannot correct this"
+    return "learn the model's parameters (--learn-model, bs.learn(..., learn='all')), and check the columns' units"
 
 
 # ---- what else can be wrong ------------------------------------------------------------------------------------------
@@ -291,8 +291,8 @@ def _refusals(recent: Figures, long: Figures, about: Circumstances) -> list[Reas
         return []
     return [
         Reason(
-            f"{max(share, latest):.1%} of the updates were not finite, and were refused.",
-            "rows that are impossible under the model, a rate that is too high, or too little precision",
+            f"{max(share, latest):.1%} of the updates were not finite and were skipped.",
+            "rows that are impossible in the model, a learning rate that is too high, or too little precision",
             f"look at the rows marked as refused; a lower --{'model-' if about.learns_model else ''}rate",
         )
     ]
@@ -331,8 +331,8 @@ def _gap(reference: Reference | None, about: Circumstances, worse: bool) -> list
     if worse:
         return [Reason(what, "what was learned", "a lower --rate")]
     more = max(4, 2 * about.components)
-    one = "one normal law cannot" if about.components == 1 else f"{about.components} components cannot"
-    cause = f"the posterior has several modes, or bends, as {one} follow"
+    one = "one Gaussian cannot" if about.components == 1 else f"{about.components} components cannot"
+    cause = f"the posterior has several modes or is curved, which {one} represent"
     return [Reason(what, cause, f"more components (--components {more}, Settings(components={more}))")]
 
 
@@ -350,8 +350,8 @@ def _learned_worse(long: Figures, about: Circumstances) -> list[Reason]:
         return []
     return [
         Reason(
-            f"What was learned predicts worse than what it started from, by {-gain:.3f} ± {error:.3f} nats per row.",
-            "a rate that is too high, or too few rows",
+            f"The learned posterior predicts worse than before learning, by {-gain:.3f} ± {error:.3f} nats per row.",
+            "a learning rate that is too high, or too few rows",
             "a lower --rate, --no-learn, or leave --no-fallback out",
         )
     ]
@@ -362,12 +362,12 @@ def _notes(long: Figures, about: Circumstances, reference: Reference | None) -> 
     notes = []
     if about.fallback and gain < 0:
         notes.append(
-            f"Learning did not pay ({gain:.3f} ± {error:.3f} nats per row): what is reported is the posterior as it "
-            "was before it learned."
+            f"Learning did not help ({gain:.3f} ± {error:.3f} nats per row), so the posterior from before learning is "
+            "reported."
         )
     if reference is not None and not reference.is_trusted:
         notes.append(
-            "The particle filters cannot be trusted to find a loss of the posterior here: their effective sample size "
+            "The particle filters cannot be trusted to find a problem of the posterior: their effective sample size "
             f"is {reference.ess:.0%} of the particles."
         )
     return tuple(notes)

@@ -17,12 +17,12 @@ Inputs = Any
 
 
 class StateSpaceModel(eqx.Module):
-    """A hidden Markov chain X_t seen through observations Y_t. Subclasses write three methods.
+    """A model of a hidden Markov chain X_t with observations Y_t. Subclasses implement three methods.
 
-    Each returns a numpyro distribution with an event shape of one axis: `(d,)` for states, `(dy,)` for
-    observations; or one of single numbers, which is read as a vector with one entry. States are always passed as
-    vectors. `u` holds the known inputs at time t (anything JAX can carry), or None. The array leaves of the module are
-    θ. Whoever reads a model's laws does so through `prior_law`, `transition_law` and `emission_law`.
+    Each method returns a numpyro distribution of vectors, with event shape `(d,)` for states and `(dy,)` for
+    observations. A distribution of single numbers counts as a vector with one entry. States are always passed as
+    vectors. `u` holds the known inputs at time t (any JAX pytree), or None. The array fields of the class are the
+    parameters θ. Internally, use `prior_law`, `transition_law` and `emission_law` to read a model.
 
     >>> class Walk(StateSpaceModel):
     ...     def prior(self, u=None):
@@ -37,25 +37,37 @@ class StateSpaceModel(eqx.Module):
     """
 
     constraints: ClassVar[Mapping[str, Constraint]] = {}
-    """The numpyro constraints of fields that must keep to one while they are learned: {"sigma": constraints.positive}.
-    A matrix that must be positive is a lower-triangular factor: its diagonal is."""
+    """Constraints of fields that are learned, for example {"sigma": constraints.positive}. For a covariance matrix, use
+    a lower-triangular factor with a positive diagonal."""
 
     @abstractmethod
     def prior(self, u: Inputs = None) -> dist.Distribution:
-        """χ: the law of X_0."""
+        """The distribution of X_0 (χ in the paper)."""
 
     @abstractmethod
     def transition(self, x: Float[Array, " d"], u: Inputs = None) -> dist.Distribution:
-        """m_t(x, ·): the law of X_t given X_{t-1} = x, with the inputs at t."""
+        """The distribution of X_t given X_{t-1} = x and the inputs at t (m_t in the paper)."""
 
     @abstractmethod
     def emission(self, x: Float[Array, " d"], u: Inputs = None) -> dist.Distribution:
-        """g_t(x, ·): the law of Y_t given X_t = x, with the inputs at t."""
+        """The distribution of Y_t given X_t = x and the inputs at t (g_t in the paper)."""
 
     def simulate(
         self, num_steps: int, inputs: Inputs = None, *, key: Array
     ) -> tuple[Float[Array, "t d"], Float[Array, "t dy"]]:
-        """States X_0, …, X_{T-1} and their observations. `inputs`, if any, has a leading axis of length T."""
+        """Simulates states and observations.
+
+        Args:
+            num_steps: The number of rows T.
+            inputs: The inputs of the rows, with a leading axis of length T, if the model has inputs.
+            key: The random key.
+
+        Returns:
+            The states [T, d] and the observations [T, dy].
+
+        Raises:
+            ValueError: If `num_steps` is below 1.
+        """
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, not {num_steps}.")
 

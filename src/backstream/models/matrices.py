@@ -77,6 +77,8 @@ def require_positive(name: str, value: ArrayLike) -> None:
 
 def require_noise(name: str, noise: Array, size: int) -> None:
     """Raises unless `noise` holds `size` standard deviations, or a covariance matrix."""
+    if not size:
+        raise ValueError(f"{name} is that of a model with no states or no observations: it needs at least one of each.")
     if noise.shape not in {(size,), (size, size)}:
         raise ValueError(
             f"{name} must be standard deviations of shape ({size},) or a covariance of shape ({size}, {size}), "

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-INCOMING = ".incoming-"
-"""How the names of what is still being written begin."""
+INCOMING, REPLACED = ".incoming-", ".replaced-"
+"""How the names of what is still being written begin, and of what is about to be replaced by it."""
 
 
 def write(path: Path, content: bytes) -> None:
@@ -55,11 +55,16 @@ def append(path: Path, size: int, content: bytes) -> int:
 
 
 def publish(incoming: Path, final: Path) -> None:
-    """Renames a directory whose files were made by `create` into place, in place of whatever was there."""
+    """Renames a directory whose files were made by `create` into place, in place of whatever was there. A process that
+    is killed in between leaves what `tidy_up` brings back."""
     sync_directory(incoming)
-    remove(final)
+    replaced = final.with_name(REPLACED + final.name)
+    if final.exists() or final.is_symlink():
+        remove(replaced)
+        os.rename(final, replaced)
     os.rename(incoming, final)
     sync_directory(final.parent)
+    remove(replaced)
 
 
 def sync_directory(folder: Path) -> None:
@@ -71,10 +76,16 @@ def sync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
-def discard_incoming(folder: Path) -> None:
-    """Removes what a killed process was in the middle of writing."""
+def tidy_up(folder: Path) -> None:
+    """Removes what a killed process was in the middle of writing, and brings back what it was about to replace."""
     for path in folder.glob(INCOMING + "*"):
         remove(path)
+    for path in folder.glob(REPLACED + "*"):
+        final = path.with_name(path.name.removeprefix(REPLACED))
+        if final.exists():
+            remove(path)
+        else:
+            os.rename(path, final)
 
 
 def retire(folder: Path) -> None:

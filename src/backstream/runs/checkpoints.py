@@ -30,6 +30,8 @@ from backstream.errors import InputError, RunError
 from backstream.runs import atomic_files, formats
 
 ABOUT, STATE, SUMS = "about.json", "state.bin", "SHA256SUMS"
+ATTEMPTS = 3
+"""How often checkpoints are looked for that are replaced meanwhile by the process that writes the run."""
 
 
 class DamagedCheckpointError(RunError):
@@ -128,11 +130,17 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 atomic_files.remove(incoming)
             raise RunError(f"The checkpoint {final} could not be written: {error.strerror}.") from error
-        behind = [old for old in self.positions() if old <= position]  # what lies beyond is damaged
+        behind = [old for old in self.positions() if old <= position]
         with contextlib.suppress(OSError):  # what could not be removed is tried again the next time
             for old in behind[: -self.keep]:
                 atomic_files.retire(self.path(old))
         return final
+
+    def cut(self, position: int) -> None:
+        """Removes those beyond a position, from which a run goes on because they are damaged."""
+        for beyond in self.positions():
+            if beyond > position:
+                atomic_files.retire(self.path(beyond))
 
     def about(self, position: int) -> "About":
         """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""
@@ -182,9 +190,13 @@ class Checkpoints:
         _compare(path, about.leaves, table)
         if about.leaves != table:
             raise DamagedCheckpointError(f"{where} is damaged: {ABOUT} names its arrays otherwise.")
-        if sum(leaf.size() for leaf in wanted) != (path / STATE).stat().st_size:
-            raise DamagedCheckpointError(f"{where} is damaged: {STATE} is not as long as its arrays.")
-        restored = dict(_restored(wanted, (path / STATE).read_bytes()))
+        try:
+            if sum(leaf.size() for leaf in wanted) != (path / STATE).stat().st_size:
+                raise DamagedCheckpointError(f"{where} is damaged: {STATE} is not as long as its arrays.")
+            content = (path / STATE).read_bytes()
+        except OSError as error:  # removed meanwhile
+            raise DamagedCheckpointError(f"{where} cannot be read: {error.strerror}.") from error
+        restored = dict(_restored(wanted, content))
         tree = jax.tree_util.tree_map_with_path(
             lambda names, leaf: restored.get(jax.tree_util.keystr(names), leaf), like
         )
@@ -193,13 +205,19 @@ class Checkpoints:
         return Checkpoint(about.position, tree, record)
 
     def newest(self, like: Any, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
-        """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged."""
-        positions = self.positions()
-        for position in reversed(positions):
-            try:
-                return self.load(position, like)
-            except DamagedCheckpointError as error:
-                warn(f"{error} The one before it is used instead.")
+        """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged. Where the
+        process that writes the run has meanwhile put others in their place, those are looked at."""
+        positions: list[int] = []
+        for _ in range(ATTEMPTS):
+            before, positions = positions, self.positions()
+            if positions == before:
+                break
+            for position in reversed(positions):
+                try:
+                    return self.load(position, like)
+                except DamagedCheckpointError as error:
+                    if self.path(position).exists():
+                        warn(f"{error} The one before it is used instead.")
         if positions:
             raise DamagedCheckpointError(f"Every checkpoint in {self.directory} is damaged: begin a new run.")
         return None
@@ -216,7 +234,7 @@ def digest(tree: Any) -> str:
     total = hashlib.sha256()
     for leaf in _leaves(tree):
         total.update(json.dumps(leaf.description(), sort_keys=True).encode())
-        total.update(leaf.array().tobytes())
+        total.update(leaf.content())
     return total.hexdigest()
 
 
@@ -236,7 +254,8 @@ class _Leaf(NamedTuple):
         return np.asarray(jax.random.key_data(self.value) if _is_key(self.value) else self.value)
 
     def content(self) -> memoryview:
-        return memoryview(self.array().tobytes())
+        """Its bytes. The largest arrays of a fleet take hundreds of megabytes: they are not copied."""
+        return np.ascontiguousarray(self.array()).reshape(-1).view(np.uint8).data
 
     def stored(self) -> tuple[tuple[int, ...], Any]:
         """The shape and the type of what is written of it."""

@@ -1,4 +1,4 @@
-"""What a run is made with: defaults, then a configuration file, then flags; all of it validated and written down."""
+"""The configuration of a run: defaults, then a configuration file, then options. It is checked and saved."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from backstream.learning import FleetSettings, Settings
 from backstream.runs import formats, toml
 
 from .model_registry import ModelChoice
+from .retention import Retention
 
 Precision = Literal["float32", "float64"]
 OF_RUNS = ("format_version", "version")
@@ -22,18 +23,25 @@ class Saving:
     """When and how a run is written to disk."""
 
     checkpoint_every: int = 1000
-    """How many observations one part of the results holds, and how many lie between checkpoints."""
+    """The number of rows between two checkpoints. Each part of the results has this many rows."""
     keep: int = 3
-    """How many checkpoints stay."""
+    """The number of checkpoints to keep."""
     checkpoint_seconds: float = 0.0
     """Seconds after which what is not saved yet is saved, however few rows there are; 0: by rows only."""
-    keep_results: int = 0
-    """How many of the latest rows of results stay, at least; 0: all."""
+    keep_results: str = ""
+    """How much of the latest results stays, at least: rows ("100000"), an age ("7d") or a size ("2GB"); empty: all."""
 
     def __post_init__(self):
-        for name, least in (("checkpoint_every", 1), ("keep", 1), ("checkpoint_seconds", 0), ("keep_results", 0)):
+        for name, least in (("checkpoint_every", 1), ("keep", 1), ("checkpoint_seconds", 0)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        try:
+            self.retention()
+        except ValueError as error:
+            raise ValueError(f"keep_results: {error}") from None
+
+    def retention(self) -> Retention:
+        return Retention.parse(self.keep_results)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ class MemoryRun:
         self.rejected: list[Rejected] = []
         self.checkpoint: Checkpoint | None = None
 
-    def resume(self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None]) -> Checkpoint | None:
+    def resume(
+        self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None], may_go_back: bool = True
+    ) -> Checkpoint | None:
         """The newest state, as a copy: a learner uses up what it is given."""
         if self.checkpoint is None:
             return None

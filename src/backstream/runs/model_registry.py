@@ -7,12 +7,14 @@ digest of the source file and one of the parameters, is compared before any of t
 
 import hashlib
 import inspect
+import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -23,6 +25,8 @@ from backstream.runs import trust
 from .checkpoints import digest
 from .model_code import ModelCode, Place, locate
 
+MOST_NUMBERS = 10**8
+"""In the arrays of a shipped model."""
 MOST_NESTED = 8
 """How deep the lists of a parameter may be."""
 
@@ -204,8 +208,11 @@ def _build(
         raise InputError(
             f"The model {name} does not take these parameters ({_short(error)}); it takes: {allowed}."
         ) from error
+    values = {key: jnp.asarray(v) if isinstance(v, list) else v for key, v in parameters.items()}
     try:
-        model = maker(**{key: jnp.asarray(v) if isinstance(v, list) else v for key, v in parameters.items()})
+        if code is None:
+            _require_possible(maker, values)
+        model = maker(**values)
     except Exception as error:  # a maker, or JAX below it, raises errors of many types
         raise InputError(f"The model {name} refuses its parameters {_short(parameters)}: {_short(error)}") from error
     identity = Identity(source, digest(model))
@@ -215,6 +222,20 @@ def _build(
             "Give the same parameters, or begin a new run."
         )
     return model, ModelChoice(name if code is None else code.place.name, parameters, identity)
+
+
+def _require_possible(maker: Callable[..., StateSpaceModel], values: dict[str, Any]) -> None:
+    """Raises ValueError where a shipped model would be too large, before any memory is taken: its parameters may come
+    from a run that somebody else made."""
+    if "dim" in values and not values["dim"] >= 1:
+        raise ValueError(f"dim must be at least 1: there are no states, or no observations, with {values['dim']}.")
+    try:
+        shapes = eqx.filter_eval_shape(maker, **values)
+    except jax.errors.ConcretizationTypeError:  # it looks at numbers that it draws, and is as large as what it is given
+        return
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "shape"))
+    if size > MOST_NUMBERS:
+        raise ValueError(f"it would consist of {size:.2g} numbers, where {MOST_NUMBERS:,} are the most.")
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:

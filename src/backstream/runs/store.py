@@ -13,6 +13,7 @@ continued drops whatever lies beyond its newest checkpoint, so that no row is lo
 a run that was never stopped.
 """
 
+import contextlib
 import fcntl
 import math
 import os
@@ -24,7 +25,7 @@ import pyarrow as pa
 
 from backstream.errors import InputError, RunError
 from backstream.learning import Report, Verdict
-from backstream.runs import atomic_files
+from backstream.runs import atomic_files, results
 
 from .checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
 from .config import Config, check_same, parse_config, read_run_config
@@ -61,7 +62,7 @@ def check_directory(path: Path, resume: bool) -> None:
     if is_run(path) and not resume:
         raise InputError(f"{path} already holds a run: continue it with resume, or choose another directory.")
     if not is_run(path) and path.exists():
-        begun = (LOCK, FILTERED, atomic_files.INCOMING + CONFIG)  # by a process that was killed at once
+        begun = (LOCK, FILTERED, CHECKPOINTS, atomic_files.INCOMING + CONFIG)  # by a process that was killed at once
         if not path.is_dir() or any(entry.name not in begun for entry in path.iterdir()):
             raise InputError(f"{path} exists and is not a run directory: choose another.")
 
@@ -125,8 +126,13 @@ class RunWriter:
             if (path / name).is_symlink():
                 raise InputError(f"{path / name} is a link: put what it leads to in its place, and begin again.")
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT)  # held while the process lives
+            if not path.exists():
+                path.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(OSError):  # of a folder that may be entered but not read
+                    atomic_files.sync_directory(path.parent)
+            self._lock = os.open(
+                path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666
+            )  # held while the process lives
         except OSError as error:
             raise _unwritten(path, error) from error
         try:
@@ -136,9 +142,10 @@ class RunWriter:
                 recorded = read_run_config(path / CONFIG)
                 check_same(recorded, config, path)
                 config = recorded
-            (path / FILTERED).mkdir(exist_ok=True)
+            for folder in (path / FILTERED, path / CHECKPOINTS):
+                folder.mkdir(exist_ok=True)
             for folder in (path, path / FILTERED, path / CHECKPOINTS):
-                atomic_files.discard_incoming(folder)
+                atomic_files.tidy_up(folder)
             if not is_run(path):
                 atomic_files.write(path / CONFIG, config.text().encode())
         except BlockingIOError:
@@ -156,12 +163,28 @@ class RunWriter:
         self._reports = LogWriter(path / METRICS, encode_report, decode_report, lambda one: one.row or one.t)
         self._rejected = LogWriter(path / REJECTED, encode_rejected, decode_rejected, lambda one: one.row + 1)
 
-    def resume(self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None]) -> Checkpoint | None:
+    def resume(
+        self, like: Callable[[dict[str, Any]], Any], warn: Callable[[str], None], may_go_back: bool = True
+    ) -> Checkpoint | None:
         """The newest checkpoint that can be read, having dropped what was written after it. `like` makes the pytree to
-        read it into, given its record; that takes seconds, and is not asked for where there is none."""
-        checkpoint = self._checkpoints.newest(of_run(self.path, self._config, like), warn)
+        read it into, given its record; that takes seconds, and is not asked for where there is none. Where the newest
+        is damaged the one before it is used, if the rows in between come again (`may_go_back`)."""
+
+        def with_results(record: dict[str, Any]) -> Any:
+            self._check_results(record)
+            return like(record)
+
+        checkpoint = self._checkpoints.newest(of_run(self.path, self._config, with_results), warn)
         position = 0 if checkpoint is None else checkpoint.position
+        saved = max(self._checkpoints.positions(), default=0)
+        if position < saved and not may_go_back:
+            raise RunError(
+                f"The checkpoint {self._checkpoints.path(saved)} is damaged, and the rows from {position + 1:,} to "
+                f"{saved:,} would be lost: give them again, with the whole source (--replay for standard input), or "
+                "remove that checkpoint to go on without them."
+            )
         try:
+            self._checkpoints.cut(position)
             self._results.cut(position)
             for log in (self._reports, self._rejected):
                 log.cut(position)
@@ -184,7 +207,8 @@ class RunWriter:
             self._rejected.write()
         except OSError as error:
             raise _unwritten(self.path, error) from error
-        self._checkpoints.save(position, tree, {**record, "config": self._config.text()})
+        about = {"results": self._results.begun(position), "config": self._config.text()}
+        self._checkpoints.save(position, tree, {**record, **about})
         self._results.next_part(position)
         try:
             self._tidy(position)
@@ -199,13 +223,24 @@ class RunWriter:
     def close(self) -> None:
         os.close(self._lock)
 
+    def _check_results(self, record: dict[str, Any]) -> None:
+        """Raises DamagedCheckpointError where the results that a checkpoint goes on with are not what was written."""
+        try:
+            results.check_begun(self.path / FILTERED, record.get("results"))
+        except RunError as error:
+            raise DamagedCheckpointError(f"A checkpoint in {self._checkpoints.directory}: {error}") from error
+
     def _tidy(self, position: int) -> None:
-        """Merges and removes results that are old enough; reports and rejected rows with them, less often."""
-        self._results.tidy(position)
-        kept, every = self._config.saving.keep_results, self._config.saving.checkpoint_every
-        if kept and position and position % (every * math.ceil(kept / every)) == 0:
+        """Merges and removes results that are old enough; reports and rejected rows with them, less often. By rows,
+        what is removed depends on the position only, also where a process is killed in between."""
+        first = self._results.tidy(position)
+        kept, every = self._config.saving.retention().rows, self._config.saving.checkpoint_every
+        if kept:
+            due = position and position % (every * math.ceil(kept / every)) == 0
+            first = position - kept if due else None
+        if first is not None:
             for log in (self._reports, self._rejected):
-                log.cut(position, first=position - kept)
+                log.cut(position, first=first)
 
 
 def write_run(

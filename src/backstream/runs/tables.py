@@ -11,21 +11,28 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from backstream._terminal import visible
 from backstream._version import __version__
+from backstream.data.parsing import is_numeric
 from backstream.data.sources import SUFFIXES
 from backstream.errors import InputError, RunError
 from backstream.runs import atomic_files
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a cell begins that a spreadsheet computes."""
 
-def write_result(table: pa.Table, out: str | Path, config: str) -> None:
+
+def write_result(table: pa.Table, out: str | Path, config: str, raw: bool = False) -> None:
     """A table of what was learned, "-" for JSON Lines on standard output, where the first row says how it was made.
-    Beside CSV and JSON Lines in files, which have no place for it, the configuration and the version lie in a file of
-    their own: `smoothed.csv.toml` for `smoothed.csv`."""
+    In CSV, text that a spreadsheet or a terminal would act on is made harmless, unless `raw` is true. Beside CSV and
+    JSON Lines in files, which have no place for it, the configuration and the version lie in a file of their own:
+    `smoothed.csv.toml` for `smoothed.csv`."""
     if str(out) == "-":
         write_rows(table.to_pylist(), config)
         return
-    write_table(table, out, config)
-    if check_suffix(Path(out)) != "parquet":
+    kind = check_suffix(Path(out))
+    write_table(harmless(table) if kind == "csv" and not raw else table, out, config)
+    if kind != "parquet":
         atomic_files.write(Path(f"{out}.toml"), config.encode())
 
 
@@ -65,6 +72,26 @@ def check_suffix(path: Path) -> str:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path} must end in one of {', '.join(SUFFIXES)}, so that its format is known.")
     return SUFFIXES[path.suffix.lower()]
+
+
+def harmless(table: pa.Table) -> pa.Table:
+    """A table whose texts, names of columns included, are neither formulas nor control sequences.
+
+    >>> harmless(pa.table({"=a": ["@b", "-1.5", "+c"]})).to_pydict()
+    {"'=a": ["'@b", '-1.5', "'+c"]}
+    """
+    columns = [
+        pa.array([None if cell is None else _inert(cell) for cell in column.to_pylist()], pa.string())
+        if pa.types.is_string(column.type)
+        else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=[_inert(name) for name in table.column_names])
+
+
+def _inert(text: str) -> str:
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(FORMULA) and not is_numeric(shown) else shown
 
 
 def _jsonl(rows: list[dict[str, Any]]) -> str:

@@ -59,3 +59,16 @@ def test_noise_of_a_millionth_of_the_spread_in_single_precision(c):
     np.testing.assert_allclose(np.sqrt((factor**2).sum(1)), scale, rtol=1e-6, atol=3e-7)
     unseen = scale > 0.5
     assert np.abs(axes.T @ (np.asarray(found.mean, float) - mean))[unseen].max() < 1e-3
+
+
+@pytest.mark.parametrize("c", [3, 40])
+def test_columns_that_repeat_each_other_say_nothing_of_the_rest(c):
+    """Columns of all sizes that read the same two of eight directions with noise of a millionth of the spread: their
+    roundings differ, which is no information about the other six directions."""
+    rng = np.random.default_rng(c)
+    axes = np.linalg.qr(rng.standard_normal((8, 8)))[0]
+    slope = 1e6 * rng.standard_normal((c, 2)) @ axes[:2]
+    found = condition(jnp.asarray(slope, jnp.float32), jnp.asarray(slope @ rng.standard_normal(8), jnp.float32))
+    unseen = np.sqrt(((axes[2:] @ np.asarray(found.factor, float)) ** 2).sum(1))
+    np.testing.assert_allclose(unseen, 1.0, atol=1e-3)
+    assert np.isfinite(found.log_mass)

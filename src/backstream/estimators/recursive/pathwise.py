@@ -37,7 +37,7 @@ from backstream.models.density import log_emission, log_prior, log_transition
 
 from .moment_corrected import Quadratic
 from .objectives import AbstractObjective, Increment
-from .parameter_columns import columns, read_arrays
+from .parameter_columns import Columns, columns, read_arrays
 from .sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 
 
@@ -220,12 +220,15 @@ class RecursivePathwise(OnlineEstimator):
         H = Form(slopes[0], 0.25 * (slopes[1:] + slopes[1:].T))
         H_mean = (values - H.at(z)).mean()
 
-        def outer(a):
+        def outer(q, a):
             law = Law.of(q.marginal(restore(a)), frame)
             return H.mean(law) + law.entropy, law.entropy
 
-        to_a, rest = jax.grad(outer, has_aux=True)(a)
-        (pulled, pulled_outer), sensitivity = pull(scores, Cotangents([], None, to_a))
+        # q_t depends on λ through a_t, and directly where its parameters are a function of a_t with a λ of its own.
+        some, starts, rebuild, _ = read_arrays(lambda q, a: outer(q, a)[0], q, a)
+        (to_some, to_a), rest = jax.grad(lambda some, a: outer(rebuild(some), a), (0, 1), has_aux=True)(some, a)
+        direct = [Columns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
+        (pulled, pulled_outer), sensitivity = pull(scores, Cotangents(direct, None, to_a))
         G = pulled.add_to(past[:, : lam.size])
         G = jnp.concatenate([G, past[:, lam.size :]], axis=1) if self.learn_model else G
         G_mean = G[0]

@@ -55,6 +55,19 @@ class ScoreCarry(NamedTuple):
     F: Running | None
 
 
+class AtSamples(NamedTuple):
+    """What one step finds at the samples of q_t, less what was taken out before."""
+
+    elbo: Float[Array, ""]
+    outer: Float[Array, " p"]
+    """The gradient's own score term, the mean of ∇log q_t (H_t − log q_t)."""
+    H: Float[Array, " n"]
+    G: Float[Array, "n p"] | None
+    G_bar: Float[Array, " p"]
+    S: Float[Array, "n t"] | None
+    F: Float[Array, "n f"] | None
+
+
 class RecursiveScore(OnlineEstimator):
     """The ELBO and its gradient from one observation to the next, without ever going back.
 
@@ -117,8 +130,8 @@ class RecursiveScore(OnlineEstimator):
             F=None if F is None else nothing(*F.shape[1:]),
         )
         G, zero = None if carry.G is None else carry.G.at_samples, jnp.zeros_like(lam)
-        outer = pulled.add_to(zero)
-        return self._conclude(p, q, carry, marginal, elbo, H, G, zero, outer, S, F, y, ess=nan, acceptance=nan)
+        found = AtSamples(elbo, pulled.add_to(zero), H, G, zero, S, F)
+        return self._conclude(p, q, carry, marginal, found, y, (nan, nan))
 
     def step(self, p, q, carry, y, u=None, *, key):
         self.sensitivity.check_family(q)
@@ -150,7 +163,6 @@ class RecursiveScore(OnlineEstimator):
         pull = self.sensitivity.advance(p, q, carry.sensitivity, previous.state, y, u)
         (*pulled, pulled_outer), sensitivity = pull(*scores, outer)
         zero = jnp.zeros_like(flatten(q)[0])
-        outer = pulled_outer.add_to(zero)
         G = S = F = None
         if carry.G is not None:
             # G_t^i less its mean, and the mean, each formed once: what is centred are the small factors
@@ -164,8 +176,8 @@ class RecursiveScore(OnlineEstimator):
         if self.functional is not None:
             F = pairs.average(carry.F.at_samples) + self.functional.average(pairs, xi_previous, xi, y)
         carry = carry._replace(particles=particles, sensitivity=sensitivity)
-        told = pairs.ess(), pairs.acceptance()
-        return self._conclude(p, q, carry, marginal, elbo, H, G, G_bar, outer, S, F, y, *told)
+        found = AtSamples(elbo, pulled_outer.add_to(zero), H, G, G_bar, S, F)
+        return self._conclude(p, q, carry, marginal, found, y, (pairs.ess(), pairs.acceptance()))
 
     def expectation(self, q: BackwardFamily, carry: ScoreCarry) -> PyTree:
         """What a carry knows of the additive functional: its expectation under q_{0:t}. A learner's state holds such a
@@ -181,8 +193,10 @@ class RecursiveScore(OnlineEstimator):
         elbo, eta_cotangent = marginal.value_and_score(r[None], self.baseline)
         return elbo[0], self._pull_marginal(q, particles, eta_cotangent[0])
 
-    def _conclude(self, p, q, carry, marginal, elbo, H, G, G_bar, outer, S, F, y, ess, acceptance):
-        """From what is known at the samples of q_t to L_t, ∇L_t and what they add to L_{t-1}, ∇L_{t-1}."""
+    def _conclude(self, p, q, carry, marginal, found: AtSamples, y, quality: tuple[Array, Array]):
+        """From what is known at the samples of q_t to L_t, ∇L_t and what they add to L_{t-1}, ∇L_{t-1}. `quality` is
+        the weights' effective sample size and share of accepted draws."""
+        elbo, outer, H, G, G_bar, S, F = found
         particles, gamma, direction = carry.particles, self.objective.discount, self.objective.direction
         shift = 1.0 if self.baseline.zero_sum else 0.0  # without a baseline nothing may be taken out
         H_shift = shift * marginal.average(H)[0]
@@ -211,7 +225,7 @@ class RecursiveScore(OnlineEstimator):
         )
         total = estimate(L, gradient, model_gradient)
         carry = carry._replace(H=running_H, G=running_G, S=running_S, F=running_F)
-        return carry, OnlineEstimate(total, increment, ess, acceptance, functional)
+        return carry, OnlineEstimate(total, increment, *quality, functional)
 
     def _pull_backward(self, pull_back, p, q, previous, state, xi, cotangents) -> Cotangents:
         """Cotangents of η_{t-1|t}(ξ^i) = η_{t-1} + η̃_t(ξ^i), in the frame of q_{t-1}: one row for each i, or a

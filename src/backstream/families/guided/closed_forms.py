@@ -3,13 +3,15 @@
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 LOG_2PI = math.log(2 * math.pi)
 FEW = 4
-"""Up to so many columns are taken in one after the other."""
+"""Up to so many columns are written out; more are taken in by a loop."""
+LEAST = 16.0
+"""A column is left out that, in roundings of its own size, says no more than this."""
 
 
 class Tilted(NamedTuple):
@@ -21,35 +23,34 @@ class Tilted(NamedTuple):
 
 
 def condition(slope: Float[Array, "c d"], residual: Float[Array, " c"]) -> Tilted:
-    """z ~ N(0, I) given residual = slope z + N(0, I).
+    """z ~ N(0, I) given residual = slope z + N(0, I), one column after the other.
 
-    Up to four columns nothing is subtracted that could cancel: where the noise is a millionth of the spread, single
-    precision still has the directions that are not seen. With more columns it loses them there.
+    Nothing is subtracted that could cancel: where the noise is a millionth of the spread, single precision still has
+    the directions that are not seen, however many columns read the others.
     """
-    if len(residual) <= FEW:
-        return _one_by_one(slope, residual)
-    d = slope.shape[1]
-    # With Q R = (slope; I), RᵀR = I + slopeᵀ slope is the posterior precision. The residual as one more column of the
-    # same decomposition becomes R · mean, and a last pivot: the root of one plus the squares that the mean leaves.
-    columns = jnp.concatenate([slope, residual[:, None]], 1)
-    R = jnp.linalg.qr(jnp.concatenate([columns, jnp.eye(d + 1, dtype=slope.dtype)]), mode="r")
-    R = jnp.sign(jnp.diagonal(R))[:, None] * R
-    factor = solve_triangular(R[:d, :d], jnp.eye(d, dtype=slope.dtype), lower=False)
-    log_mass = 0.5 * (1 - R[d, d] ** 2) - jnp.log(jnp.diagonal(R)[:d]).sum()
-    return Tilted(factor @ R[:d, d], factor, log_mass - 0.5 * len(residual) * LOG_2PI)
+    d, dtype = slope.shape[1], slope.dtype
+    law = Tilted(jnp.zeros(d, dtype), jnp.eye(d, dtype=dtype), jnp.zeros((), dtype))
+    if len(residual) > FEW:
+        return jax.lax.scan(lambda law, column: (_taken_in(law, *column), None), law, (slope, residual))[0]
+    for column in zip(slope, residual, strict=True):
+        law = _taken_in(law, *column)
+    return law
 
 
-def _one_by_one(slope: Float[Array, "c d"], residual: Float[Array, " c"]) -> Tilted:
-    """Potter's square-root update, a column at a time: F (I − b bᵀ / (v + √v)), b = Fᵀ a and v = 1 + b·b."""
-    d = slope.shape[1]
-    mean, factor = jnp.zeros(d, slope.dtype), jnp.eye(d, dtype=slope.dtype)
-    log_mass = jnp.zeros((), slope.dtype)
-    for a, value in zip(slope, residual, strict=True):
-        b = factor.T @ a
-        variance = 1 + b @ b
-        innovation = value - a @ mean
-        along = factor @ b
-        mean = mean + along * (innovation / variance)
-        factor = factor - jnp.outer(along, b / (variance + jnp.sqrt(variance)))
-        log_mass = log_mass - 0.5 * (innovation**2 / variance + jnp.log(variance) + LOG_2PI)
-    return Tilted(mean, factor, log_mass)
+def _taken_in(law: Tilted, a: Float[Array, " d"], value: Float[Array, ""]) -> Tilted:
+    """Potter's square-root update with one column: F (I − b bᵀ / (v + √v)), b = Fᵀ a and v = 1 + b·b.
+
+    A column that says no more than rounding is left out. What it seems to say of directions that no column reads is
+    made of rounding alone, and would add up over columns and rows.
+    """
+    mean, factor, log_mass = law
+    b = factor.T @ a
+    b = jnp.where(b @ b > (LEAST * jnp.finfo(a.dtype).eps) ** 2 * (a @ a), b, 0.0)
+    variance = 1 + b @ b
+    innovation = value - a @ mean
+    along = factor @ b
+    return Tilted(
+        mean + along * (innovation / variance),
+        factor - jnp.outer(along, b / (variance + jnp.sqrt(variance))),
+        log_mass - 0.5 * (innovation**2 / variance + jnp.log(variance) + LOG_2PI),
+    )

@@ -1,4 +1,4 @@
-"""The default family: a normal law that reads the model at every row."""
+"""The default family: a Gaussian that is computed from the model at every row."""
 
 from typing import ClassVar, NamedTuple
 
@@ -55,15 +55,15 @@ def _natural(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Gaussian:
 
 
 class Guided(ScoringFamily):
-    """q_t is the normal law with the moments of prediction × emission; both are read off the model at every row.
+    """The default posterior: a Gaussian with the moments of prediction × emission, read off the model at every row.
 
-    The prediction has the moments of the model's transition under q_{t-1}; where the transition bends over q_{t-1},
-    that is cut into narrower pieces, which are moved and read one by one and then merged. How the emission is read
-    depends on its law: see `plan`. The backward kernel has the joint moments of prediction and past. For a linear
-    Gaussian model all of it is exact.
+    The prediction has the moments of the transition under q_{t-1}. If the transition is nonlinear over q_{t-1}, the
+    Gaussian is split into narrower pieces, which are propagated and updated one by one and then merged. How the
+    emission is evaluated depends on its distribution, see `plan`. The backward kernel has the joint moments of the
+    prediction and the previous state. For a linear Gaussian model, all of this is exact.
 
-    λ is one number, the logarithm of a factor of the covariance of the model's noise: it makes up for what a normal law
-    cannot follow. It starts at zero.
+    λ is one number: the logarithm of a factor on the covariance of the model's noise. It corrects for what a Gaussian
+    cannot represent, and starts at zero.
 
     >>> from backstream.models import ChaoticRNN
     >>> p = ChaoticRNN.random(3, key=jax.random.key(0))
@@ -79,10 +79,12 @@ class Guided(ScoringFamily):
 
     @classmethod
     def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None) -> "Guided":
-        """Args:
-        p: The model.
-        u: The inputs of the first row, where it has any.
-        dtype: The precision; JAX's default unless given.
+        """Builds the posterior of a model.
+
+        Args:
+            p: The model.
+            u: The inputs of the first row, if the model has inputs.
+            dtype: The precision. Default: that of JAX.
         """
         dtype = jnp.result_type(float) if dtype is None else dtype
         return cls(make_plan(p, u, dtype), jnp.zeros((), dtype))

@@ -64,6 +64,14 @@ def reweigh(
     return Tilted(mean, factor, jnp.where(count > 2 * d, log_mass, proposals[-1].log_mass))
 
 
+def affinity(log_likelihood: Callable[[Float[Array, " d"]], Float[Array, ""]], law: Tilted, t: Array) -> Array:
+    """log ∫ √(N(0, I) × likelihood × law), up to a constant: how near the law is to the product, in both directions."""
+    z = law.mean + _turned_points(len(law.mean), t, law.mean.dtype) @ law.factor.T
+    log_ratio = jax.vmap(log_likelihood)(z) - 0.5 * (z**2).sum(1) - _log_normal(z, law)
+    log_ratio = jnp.where(jnp.isfinite(log_ratio), log_ratio, -jnp.inf)
+    return jax.lax.stop_gradient(jax.nn.logsumexp(0.5 * log_ratio))
+
+
 def _log_normal(z: Float[Array, "n d"], law: Tilted) -> Float[Array, " n"]:
     """Without the constant."""
     root = solve_triangular(law.factor, (z - law.mean).T, lower=True)

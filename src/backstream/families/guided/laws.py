@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from backstream.models.laws import Law, factorises, filled, log_columns, mean_of, variance_of
+from backstream.models.laws import Law, covariance_of, factorises, filled, log_columns, mean_of, variance_of
 
 NUM_DRAWS = 256
 """For a law that does not know its own moments."""
@@ -56,7 +56,7 @@ def state_moments(law: Law, known: bool, dtype) -> StateMoments:
     """Mean and covariance of a law of the state; from fixed draws where it is not `known` to have finite ones."""
     if not known:
         return _drawn_moments(law, dtype)
-    spread = law.covariance_matrix if hasattr(law, "covariance_matrix") else variance_of(law)
+    spread = covariance_of(law) if hasattr(law, "covariance_matrix") else variance_of(law)
     return StateMoments(mean_of(law).astype(dtype), spread.astype(dtype))
 
 

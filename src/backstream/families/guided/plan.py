@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.laws import NORMALS, Law, columns_of, factorises
+from backstream.models.laws import NORMALS, Law, columns_of
 
 from .constants import Constant
 from .groups import find_groups
@@ -17,7 +17,7 @@ from .predictors import Predictors, find_predictors
 from .reading import Reading, read_model
 from .sampled import Sampled
 from .updates import Closed, Propagated, Update
-from .wide_updates import Joint, Regressed, RegressedNormal
+from .wide_updates import Joint, Regressed, RegressedNormal, RegressedStudent
 
 
 class Plan(NamedTuple):
@@ -63,12 +63,14 @@ def _is_affine(reading: Reading, tolerance: float) -> bool:
 
 def _choose_update(reading: Reading, tolerance: float) -> Update:
     """The first that fits: a closed form, grids, or what works for many directions."""
-    law, predictors, affine, normal = reading.start.law, None, False, False
+    law, predictors, affine, normal, student = reading.start.law, None, False, False, False
     if isinstance(law, NORMALS):
         location, noise = reading.parameters
         normal = not noise.varies()
         affine = normal and location.is_affine(tolerance)
-    elif factorises(law):
+    elif isinstance(law, dist.MultivariateStudentT):
+        student = not any(parameter.varies() for parameter in reading.parameters[1:])
+    elif reading.start.readable:
         parameters = _of_columns(reading.parameters, len(reading.start.fill))
         found = None if parameters is None else find_predictors(law, parameters, tolerance)
         if found is not None:
@@ -82,6 +84,8 @@ def _choose_update(reading: Reading, tolerance: float) -> Update:
         return Propagated(groups, predictors if affine else None)
     if normal:
         return RegressedNormal()
+    if student:
+        return RegressedStudent()
     if predictors is not None:
         return Regressed(predictors)
     if reading.steps:

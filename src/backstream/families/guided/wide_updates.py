@@ -7,22 +7,31 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from backstream.models.base import emission_law
 
 from . import small_matrices as small
-from .closed_forms import Tilted, condition
-from .importance import reweigh
+from .closed_forms import LOG_2PI, Tilted, condition
+from .importance import affinity, reweigh
 from .laws import column_log_probs
 from .predictors import Predictors
 from .propagation import propagate
-from .updates import NormalColumns, Update
+from .updates import NormalColumns, Predicted, Update
 
+LogLikelihood = Callable[[Float[Array, " d"]], Float[Array, ""]]
 REACH = 3.0
 """The squared distance of the points along each axis, as in the prediction."""
 MAX_TURNS = 15
 TOLERANCE = 0.02
+MORE_ROUNDS = 3
+"""A law is linearised anew under what was found at most so often."""
+MARGIN = 0.05
+"""So much nearer, in nats of the affinity, must a law come that is found by linearising anew."""
+LOG_PRECISIONS, NUM_PRECISIONS = (-12.0, 4.0), 17
+"""The grid of the log factors of a Student-t law's precision."""
 WIDEST = 1.0
 """The posterior variance of an opaque law is at most so many times that of the prediction. More would add up over rows
 that say little: the wider the prediction, the less a row says."""
@@ -36,15 +45,18 @@ class Line(NamedTuple):
     rest: Float[Array, "d *v"]
 
 
-def regress(function: Callable[[Array], Array], d: int, dtype) -> Line:
-    """Statistical linear regression under N(0, I), by second-order divided differences: 2d + 1 points."""
-    reach = math.sqrt(REACH) * jnp.eye(d, dtype=dtype)
-    values = jax.vmap(function)(jnp.concatenate([jnp.zeros((1, d), dtype), reach, -reach]))
+def regress(function: Callable[[Array], Array], at: Tilted) -> Line:
+    """Statistical linear regression under the law `at`, by second-order divided differences: 2d + 1 points."""
+    d, reach = len(at.mean), math.sqrt(REACH)
+    away = reach * at.factor.T
+    values = jax.vmap(function)(jnp.concatenate([at.mean[None], at.mean + away, at.mean - away]))
     centre, ahead, behind = values[0], values[1 : d + 1], values[d + 1 :]
     second = ahead + behind - 2 * centre
+    across = (ahead - behind).reshape(d, -1) / (2 * reach)
+    slope = solve_triangular(at.factor, across, lower=True, trans=1).reshape(ahead.shape)
     return Line(
-        centre + second.sum(0) / (2 * REACH),
-        (ahead - behind) / (2 * math.sqrt(REACH)),
+        centre + second.sum(0) / (2 * REACH) - jnp.tensordot(at.mean, slope, 1),
+        slope,
         second * (math.sqrt(REACH - 1) / (2 * REACH)),
     )
 
@@ -55,6 +67,32 @@ def _first(tilted: Tilted, d: int) -> Tilted:
     limit = 4 + math.sqrt(d)
     mean = mean * jnp.minimum(1.0, limit / jnp.maximum(jnp.sqrt((mean**2).sum()), 1e-6))
     return Tilted(mean, jnp.linalg.cholesky(factor @ factor.T), tilted.log_mass)
+
+
+def relinearise(linearise: Callable[[Tilted], Tilted], log_likelihood: LogLikelihood, predicted: Predicted) -> Tilted:
+    """The moments of prediction × emission, from laws found by linearising under the prediction, and then under the
+    best law so far, as long as that comes nearer to the product.
+
+    Where the row says much, the prediction is far wider than the posterior, and a line through it a poor guide there.
+    Where the row says little, a line through one part of the prediction misses the rest. So nearness decides.
+    """
+    d, dtype = len(predicted.mean), predicted.mean.dtype
+    first = linearise(Tilted(jnp.zeros(d, dtype), jnp.eye(d, dtype=dtype), jnp.zeros((), dtype)))
+
+    def turn(best, _):
+        law, nearness, improving = best
+
+        def again():
+            found = linearise(jax.tree.map(jax.lax.stop_gradient, law))
+            near = affinity(log_likelihood, found, predicted.t)
+            better = near > nearness + MARGIN
+            return *jax.tree.map(lambda new, old: jnp.where(better, new, old), (found, near), (law, nearness)), better
+
+        return jax.lax.cond(improving, again, lambda: best), None
+
+    start = first, affinity(log_likelihood, first, predicted.t), jnp.asarray(True)
+    best = jax.lax.scan(turn, start, None, length=MORE_ROUNDS)[0][0]
+    return reweigh(log_likelihood, [first, best], predicted.t)
 
 
 class RegressedNormal(Update):
@@ -70,13 +108,21 @@ class RegressedNormal(Update):
 
         centre = location(jnp.zeros(d, dtype))
         whiten, log_scale = self.columns.whitener(emission_law(p, predicted.mean, u), row)
-        line = regress(lambda z: whiten(location(z) - centre), d, dtype)
-        slope = jnp.concatenate([line.slope, line.rest]).T
-        tilted = _first(condition(slope, whiten(row.y - centre) - line.centre), d)
-        tilted = tilted._replace(log_mass=tilted.log_mass - log_scale)
-        return reweigh(
-            lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), [tilted], predicted.t
-        )
+
+        residual = whiten(row.y - centre)
+
+        def moved(z):
+            return whiten(location(z) - centre)
+
+        def linearise(at):
+            line = regress(moved, at)
+            tilted = _first(condition(jnp.concatenate([line.slope, line.rest]).T, residual - line.centre), d)
+            return tilted._replace(log_mass=tilted.log_mass - log_scale)
+
+        def log_likelihood(z):
+            return -0.5 * ((residual - moved(z)) ** 2).sum() - 0.5 * len(residual) * LOG_2PI - log_scale
+
+        return relinearise(linearise, log_likelihood, predicted)
 
 
 class Regressed(Update):
@@ -87,22 +133,74 @@ class Regressed(Update):
 
     def __call__(self, p, row, u, predicted):
         d, dtype = len(predicted.mean), predicted.mean.dtype
-        line = regress(lambda z: self.predictors.of(emission_law(p, predicted.at(z), u)).astype(dtype), d, dtype)
-        size = jnp.sqrt((line.slope**2 + line.rest**2).sum(0))
-        size = jnp.where(jnp.isfinite(size) & (size > 0), size, 1.0)
-        directions = jnp.moveaxis(jnp.concatenate([line.slope, line.rest]) / size, 0, -1)
-        directions = jnp.where(jnp.isfinite(directions), directions, 0.0)
         law = emission_law(p, predicted.mean, u)
-        density = jax.tree_util.Partial(_along_predictors, self.predictors, law, row, line.centre, size)
-        tilted = _first(propagate(density, directions), d)
-        return reweigh(
-            lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), [tilted], predicted.t
+
+        def linearise(at):
+            line = regress(lambda z: self.predictors.of(emission_law(p, predicted.at(z), u)).astype(dtype), at)
+            size = jnp.sqrt((line.slope**2 + line.rest**2).sum(0))
+            size = jnp.where(jnp.isfinite(size) & (size > 0), size, 1.0)
+            directions = jnp.moveaxis(jnp.concatenate([line.slope, line.rest]) / size, 0, -1)
+            directions = jnp.where(jnp.isfinite(directions), directions, 0.0)
+            density = jax.tree_util.Partial(_along_predictors, self.predictors, law, row, line.centre, size)
+            return _first(propagate(density, directions), d)
+
+        return relinearise(
+            linearise, lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), predicted
         )
 
 
 def _along_predictors(predictors: Predictors, law, row, centre, size, s, lift):
     values = centre[:, None] + size[:, None] * s
     return jax.vmap(lambda at: predictors.log_prob(law, at, row), 1, 1)(values)
+
+
+class RegressedStudent(Update):
+    """A multivariate Student-t law around a function of many states: a mixture over one factor of its precision, and
+    for each value of that factor a normal law, with the mean regressed."""
+
+    def __call__(self, p, row, u, predicted):
+        d, dtype = len(predicted.mean), predicted.mean.dtype
+
+        def location(z):
+            return jnp.broadcast_to(emission_law(p, predicted.at(z), u).loc, row.y.shape).astype(dtype)
+
+        law = emission_law(p, predicted.mean, u)
+        df, factor = jnp.asarray(law.df, dtype), jnp.asarray(law.scale_tril, dtype)
+        centre = location(jnp.zeros(d, dtype))
+        residual = solve_triangular(factor, row.y - centre, lower=True)
+        log_scale = small.log_det(factor)
+
+        def moved(z):
+            return solve_triangular(factor, location(z) - centre, lower=True)
+
+        def linearise(at):
+            line = regress(moved, at)
+            slope = jnp.concatenate([line.slope, line.rest]).T
+            tilted = _mixed_precision(df, slope, residual - line.centre, d)
+            return tilted._replace(log_mass=tilted.log_mass - log_scale)
+
+        def log_likelihood(z):
+            power = 0.5 * (df + len(residual))
+            constant = gammaln(power) - gammaln(0.5 * df) - 0.5 * len(residual) * jnp.log(df * math.pi)
+            return constant - power * jnp.log1p(((residual - moved(z)) ** 2).sum() / df) - log_scale
+
+        return relinearise(linearise, log_likelihood, predicted)
+
+
+def _mixed_precision(df: Array, slope: Float[Array, "c d2"], residual: Float[Array, " c"], d: int) -> Tilted:
+    """residual = slope z + N(0, I / w), w ~ Gamma(df/2, df/2), on a grid of log w; the moments of the first d of z."""
+    log_w = jnp.linspace(*LOG_PRECISIONS, NUM_PRECISIONS, dtype=slope.dtype)
+    root = jnp.exp(0.5 * log_w)
+    each = jax.vmap(lambda r: _first(condition(r * slope, r * residual), d))(root)
+    # The density of log w, and the columns' own scale 1/√w.
+    half, spacing = 0.5 * df, log_w[1] - log_w[0]
+    log_density = half * (jnp.log(half) + log_w - jnp.exp(log_w)) - gammaln(half)
+    log_weight = each.log_mass + 0.5 * len(residual) * log_w + log_density + jnp.log(spacing)
+    weight = jax.nn.softmax(log_weight)
+    mean = weight @ each.mean
+    apart = (each.mean - mean) * jnp.sqrt(weight)[:, None]
+    cov = jnp.einsum("k,kij,klj->il", weight, each.factor, each.factor) + apart.T @ apart
+    return Tilted(mean, jnp.linalg.cholesky(cov), jax.nn.logsumexp(log_weight))
 
 
 class Joint(Update):

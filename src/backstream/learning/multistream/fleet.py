@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from backstream.learning.monitor import Monitor, Report, Watch
-from backstream.learning.online import Info, blank_infos
+from backstream.learning.records import Info, blank_infos
 from backstream.learning.tally import Tally, poor_coverage
 from backstream.learning.verdict import LEAST_COVERAGE, Reason, Verdict, judge, pooled
 from backstream.learning.watched_learner import circumstances
 
+from .members import Member, MemberColumns, decode, encode, sizes
 from .panel import Panel, PanelState
 
 LEAST_CAPACITY = 8
@@ -49,20 +50,13 @@ class FleetSettings:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
 
 
-class Member(NamedTuple):
-    """A live stream."""
-
-    slot: int
-    last_row: int
-    last_time: str | None
-
-
 class Tree(NamedTuple):
     """The arrays of a fleet, as they are saved."""
 
     panel: PanelState
     watches: list[Any]
     """For each stream that is watched: the monitor's memory, and its window of observations, inputs and infos."""
+    members: MemberColumns
 
 
 class Fleet:
@@ -188,7 +182,8 @@ class Fleet:
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
     def tree(self) -> Tree:
-        return Tree(self.state, [(one.watch, one.window) for one in self._watches.values()])
+        watches = [(one.watch, one.window) for one in self._watches.values()]
+        return Tree(self.state, watches, encode(self.members))
 
     def record(self) -> dict[str, Any]:
         """What is not an array."""
@@ -196,19 +191,22 @@ class Fleet:
             "row": self.row,
             "capacity": self.capacity,
             "shards": self.panel.shards,
-            "streams": [[name, *member] for name, member in self.members.items()],
+            "streams": len(self.members),
+            "sizes": sizes(self.members),
             "watched": [[name, one.seen] for name, one in self._watches.items()],
         }
 
     def blank(self, record: dict[str, Any]) -> Tree:
         """The shapes of the tree that belongs to a record."""
         return Tree(
-            self.panel.blank(record["capacity"], record["shards"]), [self._unfilled() for _ in record["watched"]]
+            self.panel.blank(record["capacity"], record["shards"]),
+            [self._unfilled() for _ in record["watched"]],
+            MemberColumns.blank(*record["sizes"]),
         )
 
     def restore(self, tree: Tree, record: dict[str, Any]) -> None:
         self.row = record["row"]
-        self.members = OrderedDict((name, Member(*rest)) for name, *rest in record["streams"])
+        self.members = decode(tree.members)
         self.state = self.panel.put(tree.panel)
         self.capacity = self.state.capacity
         self._watches = {}
