@@ -82,11 +82,11 @@ def draw(truth: Flow, learned: Flow, states: np.ndarray, picture: Path) -> None:
 
 def main(quick: bool, picture: Path) -> None:
     truth = VanDerPol(jnp.array(0.1), jnp.array(0.3))
-    _, ys = truth.simulate(1500 if quick else 8000, key=jax.random.key(1))
-    states, fresh = (np.asarray(part) for part in truth.simulate(600 if quick else 2000, key=jax.random.key(2)))
+    _, ys = truth.simulate(1500 if quick else 4000, key=jax.random.key(1))
+    states, fresh = (np.asarray(part) for part in truth.simulate(600 if quick else 1500, key=jax.random.key(2)))
     net = eqx.nn.MLP(2, 2, 32, depth=1, activation=jnp.tanh, key=jax.random.key(3))
     start = Learned(jnp.array(0.3), jnp.array(0.5), net)
-    settings = bs.Settings(model_rate=0.01, model_rate_halved_after=1000)
+    settings = bs.Settings(model_rate=0.01, model_rate_halved_after=4000)
     learned = bs.learn(start, ys, learn=["net", "sigma", "noise"], settings=settings, progress=False).model
     errors = {name: one_step_error(p, fresh) for name, p in (("truth", truth), ("start", start), ("learned", learned))}
     for name in ("start", "learned"):
