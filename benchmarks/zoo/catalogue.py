@@ -31,7 +31,7 @@ SINGLE_MODE = (
     "sunspots",
     "load",
 )
-SEVERAL_MODES = ("growth", "absolute_value", "double_well", "mirrored")
+SEVERAL_MODES = ("growth", "absolute_value", "double_well")
 
 
 def find(name: str) -> Case:
