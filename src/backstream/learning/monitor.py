@@ -17,8 +17,9 @@ from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
 from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
-from .online import Info, LearnerState, OnlineLearner
+from .online import OnlineLearner
 from .particle_reference import Reference, particle_reference
+from .records import Info, LearnerState
 from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
