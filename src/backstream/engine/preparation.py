@@ -94,6 +94,7 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
             raise ValueError(f"The first row must have {expected or 'no'} inputs, not {inputs!r}.")
         if decided not in (None, 1, SEVERAL, config.learning.components):
             raise ValueError(f"A run cannot have decided on {decided!r} components.")
+        decided = None if decided is None else int(decided)
         learning = config.learning if decided is None else replace(config.learning, components=decided)
         watched, q, key = build(model, learning, u, config.model_optimiser)
     except (ValueError, TypeError) as error:

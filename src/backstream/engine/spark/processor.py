@@ -92,4 +92,6 @@ class CommonProcessor(BucketProcessor):
         from .common import packed_sums
 
         sums = pd.DataFrame({BUCKET: [int(key[0])], SUMS: [packed_sums(advanced.sums)]})
-        return pd.concat([results, sums], ignore_index=True).reindex(columns=[*results.columns, BUCKET, SUMS])
+        joined = pd.concat([results, sums], ignore_index=True).reindex(columns=[*results.columns, BUCKET, SUMS])
+        # Joined columns of pandas' own text type are in several chunks, which Spark does not convert.
+        return joined.astype({name: object for name in joined.select_dtypes("string").columns})
