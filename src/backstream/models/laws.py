@@ -48,6 +48,11 @@ def columns_of(law: Law) -> Law:
     return base
 
 
+def is_normal(law: Law) -> bool:
+    """Whether a law of vectors is normal; a point is, without variance."""
+    return isinstance(columns_of(law) if factorises(law) else law, (dist.Normal, dist.Delta, *NORMALS))
+
+
 def name_of(law: Law) -> str:
     """The class that a user knows it by."""
     return type(columns_of(law) if factorises(law) else law).__name__

@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
-from backstream.models.laws import NORMALS, Law, columns_of, factorises
+from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .sampled import Sampled
@@ -40,6 +40,8 @@ class Start(NamedTuple):
     """The emission."""
     fill: np.ndarray
     """A draw of it."""
+    normal: bool
+    """Whether prior and transition are normal laws."""
 
 
 class Reading(NamedTuple):
@@ -113,7 +115,8 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
     if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise ValueError(f"prior returns a law with mean {mean} and variances {variance}: they must be numbers.")
     near = jnp.asarray(np.concatenate([mean[None], _states(mean, np.sqrt(variance))[:: len(SPREADS)]]), dtype)
-    moves_known = knows_moments(transition_law(p, moments.mean, u))
+    moves = transition_law(p, moments.mean, u)
+    moves_known, normal = knows_moments(moves), is_normal(prior) and is_normal(moves)
     if moves_known:
 
         def move(u):
@@ -123,7 +126,7 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
         moves_known = bool(_finite(noise).any())
         variance = variance + _typical(noise.cov, len(mean))
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
-    return Start(mean, scale, prior_known, moves_known, emission_law(p, moments.mean, u), _drawn(p, near, u))
+    return Start(mean, scale, prior_known, moves_known, emission_law(p, moments.mean, u), _drawn(p, near, u), normal)
 
 
 def _drawn(p: StateSpaceModel, near: Any, u: Inputs) -> np.ndarray:
