@@ -10,9 +10,11 @@ LOCK_ARGS ?=
 VENV      := .venv
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SPARK     := .venv-spark
+LOCKED    := --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-setup mutants lint docs bench soak audit lock clean
+.PHONY: help demo test test-slow test-all test-setup test-spark mutants lint docs bench soak soak-spark audit lock clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +33,9 @@ test-all: $(INSTALLED)  ## run all tests
 
 test-setup: $(INSTALLED)  ## install on every Python that is found, from the lock and as a package; minutes, less if little has changed
 	$(BIN)/python -m tools.check_setup
+
+test-spark: $(SPARK)/.installed  ## run the tests of fleets on Spark; needs Java 17, and installs pyspark into .venv-spark
+	PYSPARK_PYTHON=$(abspath $(SPARK))/bin/python $(SPARK)/bin/python -m pytest tests/spark $(ARGS)
 
 lint: $(INSTALLED)  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check .
@@ -52,13 +57,17 @@ soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for mil
 	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/engine/test_reliability.py -k configuration
 	$(BIN)/python -m tests.soak.report
 
+soak-spark: $(SPARK)/.installed  ## kill executors, workers and drivers of a fleet on Spark; half an hour
+	PYSPARK_PYTHON=$(abspath $(SPARK))/bin/python $(SPARK)/bin/python -m tests.soak.spark_kills
+
 audit: $(INSTALLED)  ## look the locked packages up among known vulnerabilities, where that can be reached
 	$(BIN)/python tools/audit.py
 
-lock: $(INSTALLED)  ## recompile requirements.lock from pyproject.toml
-	$(BIN)/uv --no-config pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
-		--generate-hashes --custom-compile-command "make lock" --quiet \
+lock: $(INSTALLED)  ## recompile requirements.lock and requirements-spark.lock from pyproject.toml
+	$(BIN)/uv --no-config pip compile pyproject.toml --extra all --group dev $(LOCKED) \
 		--output-file requirements.lock $(LOCK_ARGS)
+	$(BIN)/uv --no-config pip compile --group spark $(LOCKED) \
+		--output-file requirements-spark.lock $(LOCK_ARGS)
 
 clean:  ## remove caches and build output; .venv stays
 	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -68,6 +77,10 @@ clean:  ## remove caches and build output; .venv stays
 ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 .PHONY: $(INSTALLED)
 endif
+
+$(SPARK)/.installed: requirements-spark.lock $(INSTALLED)
+	@$(BIN)/python tools/install_spark.py $(SPARK) $(VENV)
+	@touch $@
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) tools/install.py $(VENV)

@@ -21,11 +21,12 @@ import numpy as np
 from backstream import Guided, GuidedMixture, filter, smooth
 from backstream.families import ScoringFamily
 from backstream.families.backward import filter_states
+from benchmarks import mirrored
 from benchmarks.harness import console, machine, table
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Case
 from benchmarks.zoo.comparison import rounded
-from benchmarks.zoo.models import absolute_value, double_well, growth, mirrored, pendulum, spikes, volatility
+from benchmarks.zoo.models import absolute_value, double_well, growth, pendulum, spikes, volatility
 from benchmarks.zoo.references.grid import Grid
 
 RESULTS = Path(__file__).parent / "results" / "modes.json"

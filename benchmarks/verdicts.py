@@ -7,9 +7,11 @@ that it touches on. All runs have 500 rows at most. Healthy runs are of the zoo'
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -19,6 +21,7 @@ import numpyro.distributions as dist
 
 import backstream as bs
 from backstream import Guided, GuidedMixture, Settings, StateSpaceModel
+from backstream.learning import monitor
 from benchmarks.harness import console, machine, table
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.catalogue import find
@@ -29,7 +32,7 @@ CHANGE = 300
 """The row at which a sensor sticks or a level shifts."""
 SEEDS = 100, 101, 102, 103
 """Thresholds were chosen with seeds below 10."""
-LEAST_COST = 0.1
+TIMED = "volatility", "choices", "pendulum", "sensors"
 HEALTHY = (
     "revenue",
     "heating",
@@ -186,13 +189,42 @@ def run_healthy(name: str, seed: int) -> dict[str, Any]:
     return told(bs.learn(case.build(), data.ys, inputs=data.us, progress=False, warn=lambda sentence: None))
 
 
+def share_of_time(name: str, rows: int = 10_000) -> dict[str, float]:
+    """How much of the processor time of a run the particle filters take, compiling apart."""
+    case, spent, real = find(name), list[float](), monitor.particle_reference
+    data = case.simulate(SEEDS[0], rows)
+
+    def timed(*arguments, **options):
+        began = time.process_time()
+        found = real(*arguments, **options)
+        spent.append(time.process_time() - began)
+        return found
+
+    for count in (ROWS + 100, rows):  # the first compiles
+        spent.clear()
+        part = data.ys[:count], None if data.us is None else data.us[:count]
+        began = time.process_time()
+        with mock.patch.object(monitor, "particle_reference", timed):
+            bs.learn(case.build(), part[0], inputs=part[1], progress=False, warn=lambda sentence: None)
+        took = time.process_time() - began
+    own = sum(spent)
+    return {"seconds": round(took, 3), "of_particle_filters": round(own, 4), "share": round(own / took, 4)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="Of failures, by their first words, or of models. Default: all.")
     parser.add_argument("--seeds", type=lambda given: [int(seed) for seed in given.split(",")], default=list(SEEDS))
     parser.add_argument("--out", type=Path, default=None, help="Where to write. Default: nowhere.")
+    parser.add_argument("--time", action="store_true", help="Only time the particle filters, and add that to --out.")
     asked = parser.parse_args()
     use_one_thread()
+    if asked.time:
+        shares = {name: share_of_time(name) for name in asked.names or TIMED}
+        print(json.dumps(shares, indent=1))
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(json.loads(asked.out.read_text()) | {"time": shares}, indent=1))
+        return
     failed: dict[str, Any] = {}
     healthy: dict[str, Any] = {}
     for failure in failures():

@@ -17,13 +17,13 @@ import numpy as np
 import numpyro.distributions as dist
 
 from backstream import StateSpaceModel
+from benchmarks.harness import console, machine
 from benchmarks.zoo import gaussian_filters, guided
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.references.tempered import tempered_filter
 from benchmarks.zoo.scores import Z90, coverage, normalised_rmse
-from experiments.harness import console, machine
 
 RESULTS = Path(__file__).parent / "results" / "wide_emissions.json"
 ROWS = 100
@@ -125,7 +125,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     use_one_thread()
-    cases: dict[str, Any] = {}
+    # What is not run again is kept.
+    cases: dict[str, Any] = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else {}
     for kind in arguments.kinds:
         for size in arguments.sizes:
             for seed in arguments.seeds:

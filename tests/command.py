@@ -63,7 +63,7 @@ def here(*arguments, check=0, stdout=None):
     from backstream.cli import app
 
     out, err, code = io.StringIO(), io.StringIO(), 0
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     precise = jax.config.jax_enable_x64
     with (
         mock.patch.dict(os.environ, environment()),

@@ -128,7 +128,7 @@ def test_kernels_that_are_not_affine():
     expected = jax.jit(lambda: jnp.stack([mean_of(t - 1, t) for t in (1, 2)]))()
     assert np.all(np.abs(one_step.mean - expected) < 3.5 * one_step.std() / np.sqrt(20_000))
     for function in (posterior.smooth, posterior.one_step_smooth):
-        with pytest.raises(ValueError, match=f"Recurrent are not affine, so that {function.__name__} draws samples"):
+        with pytest.raises(ValueError, match=f"Recurrent are not affine, so {function.__name__} draws samples"):
             function(p, q, ys)
 
 

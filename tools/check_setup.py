@@ -1,7 +1,7 @@
 """Installs Backstream in each way that a user can, on every Python of this machine: make test-setup
 
 - From the lock, by `tools/install.py`, with pip and with uv, on each Python; one that is too old has to say so.
-- From the built wheel with all extras, with the newest and with the lowest versions that pyproject.toml allows; then a
+- From the built wheel with `all`, with the newest and with the lowest versions that pyproject.toml allows; then a
   short stream.
 - From the built wheel without extras: the library learns in memory, and the command says what to install.
 
@@ -172,7 +172,7 @@ def lowest(python: Python, environment: Path, wheel: Path) -> None:
 def resolved(python: Python, resolution: str) -> str:
     """The versions that are taken today for pyproject.toml."""
     options = ["--python-version", dotted(python.version), "--resolution", resolution, "--no-header", "--quiet"]
-    return run(UV, "pip", "compile", PYPROJECT, "--all-extras", *options)
+    return run(UV, "pip", "compile", PYPROJECT, "--extra", "all", *options)
 
 
 def can_be_used(environment: Path) -> None:

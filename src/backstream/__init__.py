@@ -1,8 +1,8 @@
 """Backstream: online variational smoothing for state-space models.
 
 The names here are what most users need. The rest is in `bs.models`, `bs.laws`, `bs.families`, `bs.estimators`,
-`bs.learning`, `bs.metrics` and `bs.plots`. Everything is imported when it is first used, so that the command line's
-help does not wait for JAX.
+`bs.learning`, `bs.metrics`, `bs.plots` and, with its extra, `bs.spark`. Everything is imported when it is first used,
+so that the command line's help does not wait for JAX.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ from backstream._version import __version__
 if TYPE_CHECKING:
     from backstream import estimators, families, laws, learning, metrics, models, plots
     from backstream.data.columns import Columns
+    from backstream.engine import spark
     from backstream.engine.learn import learn, load
     from backstream.engine.result import Result
     from backstream.engine.run import Run
@@ -44,12 +45,12 @@ _MODULES = {
     "posterior": ("filter", "forecast", "sample_trajectories", "smooth"),
     "runs.config": ("Saving",),
 }
-_NAMESPACES = "estimators", "families", "laws", "learning", "metrics", "models", "plots"
+_NAMESPACES = "estimators", "families", "laws", "learning", "metrics", "models", "plots", "spark"
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMESPACES:
-        return import_module(f"backstream.{name}")
+        return import_module(f"backstream.{'engine.' if name == 'spark' else ''}{name}")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"backstream.{module}"), name)

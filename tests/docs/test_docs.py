@@ -52,9 +52,8 @@ def run_python(page: Path) -> dict:
 
 
 def named(pages):
-    """All pages but the first that a user reads are left to `make test-all`."""
-    fast = ROOT / "README.md", ROOT / "docs" / "start.md"
-    marks = {page: () if page in fast else pytest.mark.slow for page in PAGES}
+    """All pages but the front page are left to `make test-slow`."""
+    marks = {page: () if page == ROOT / "README.md" else pytest.mark.slow for page in PAGES}
     return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks[page]) for page in pages]
 
 

@@ -105,7 +105,7 @@ def is_slow(case):
         return family == "guided" or isinstance(e, FixedLag)
     parts, usual = (e.weights, e.sensitivity, e.baseline), (SelfNormalised, Forward, LeaveOneOut)
     differ = sum(not isinstance(part, kind) for part, kind in zip(parts, usual, strict=True))
-    return differ > (0 if family == "guided" else 1)
+    return differ > 1 or family == "guided"
 
 
 TIERED = [pytest.param(case, marks=pytest.mark.slow if is_slow(case) else ()) for case in CASES]

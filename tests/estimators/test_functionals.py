@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from backstream.estimators import (
     AdditiveFunctional,
@@ -64,6 +65,7 @@ def test_sufficient_statistics_agree_with_trajectories():
     np.testing.assert_allclose(found["yy"], ys.T @ ys, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_users_own_functional_with_plain_and_sampled_weights():
     """A nonlinear functional, inside RecursiveScore and alone, approaches its value from trajectories: within 5 %."""
     distance = AdditiveFunctional(

@@ -118,6 +118,7 @@ def test_nothing_explodes_where_one_sample_has_all_the_weight():
     assert all(jnp.isfinite(part).all() for part in pairs.value_and_score(r, LeaveOneOut()))
 
 
+@pytest.mark.slow
 def test_guard_does_not_cost_the_direction_at_two_particles():
     """At N = 2 the gradient still points along the true one: cosine of the mean above 0.5 (0.25 for unguarded
     leave-one-out, 0.67 for the same sample, measured elsewhere)."""

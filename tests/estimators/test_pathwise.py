@@ -75,6 +75,7 @@ def test_many_samples_are_close_to_the_exact_gradient():
     assert np.linalg.norm(gradient - expected) < 0.1 * np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 def test_the_gradient_has_what_the_marginal_reads_of_lambda_by_itself():
     """At the first row H is a quadratic, so that nothing is lost: the gradient is that of the ELBO in closed form. The
     marginal of a recurrent family is a network of a_t, with a λ of its own."""

@@ -93,7 +93,9 @@ def estimates(estimator, p, q, runs, key):
     return jax.lax.map(one, jax.random.split(key, runs), batch_size=20)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "true dynamics" else pytest.mark.slow) for kind in KINDS]
+)
 def test_elbo_and_gradients_are_those_of_quadrature(kind):
     """The ELBO, its gradient in θ and in λ. Their bias falls like 1/N: with 80 particles it is below a quarter of that
     with 10, and no more than four standard errors beyond; a right estimator fails in one of 1 000 seeds. The seed is

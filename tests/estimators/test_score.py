@@ -216,6 +216,7 @@ def test_in_reverse_it_is_the_same(score, p, q):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_family_with_fewer_parameters_than_its_state_has():
     """For it the sensitivity is carried column by column, which the test above holds to reverse differentiation."""
     q = Guided.from_model(CHAOTIC)

@@ -231,6 +231,7 @@ def test_a_window_differentiates_through_the_reading(rows):
     np.testing.assert_allclose(found, slopes(lambda theta: last(theta).elbo, theta), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [False, True], ids=["alone", "in a panel"])
 def test_q_is_given_the_theta_of_the_moment(many):
     """While θ is learned, the filter that is reported reads the model at the averaged θ, and the estimator that of the

@@ -11,9 +11,9 @@ import pytest
 from backstream.estimators import FixedLag
 from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, like
 from backstream.estimators.fixed_lag import window_elbo
-from backstream.families import Kalman
+from backstream.families import Guided, Kalman
 from backstream.learning import Averaging, Monitor, OnlineLearner, Settings, build
-from backstream.learning.monitor import RECENT
+from backstream.learning.monitor import COMPARED, RECENT, _is_compared
 from backstream.models import LinearGaussian
 
 KEY = jax.random.key(4)
@@ -59,6 +59,12 @@ def test_a_fall_is_told_at_once_and_a_slow_one_in_the_end(seen):
     assert warned(seen, steady._replace(variance=1.0)) == (), "it has varied as much before"
     (low,) = warned(seen, steady._replace(best=usual + 1.0, variance=1.0))
     assert f"it has been {usual + 1.0:.2f}" in low
+
+
+def test_particle_filters_are_asked_at_first_and_then_now_and_then():
+    guided, learned = Guided.from_model(P), Kalman.from_model(P)
+    assert [window for window in range(1, 50) if _is_compared(guided, window)] == [1, COMPARED, 2 * COMPARED]
+    assert all(_is_compared(learned, window) for window in range(1, 50)), "which learns all that it knows"
 
 
 def test_what_is_judged_is_the_average_and_not_the_latest_iterate():

@@ -186,6 +186,7 @@ class Networked(StateSpaceModel):
         return dist.Normal(x, 0.3).to_event(1)
 
 
+@pytest.mark.slow
 def test_a_network_is_a_field_like_any_other():
     """It is learned by its name, and a part of it by that of the part; each number is reported; the rest stays. What
     was learned predicts better than the start, by more than 0.1 nats per row."""

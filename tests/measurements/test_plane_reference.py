@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 from backstream import LinearGaussian, smooth
 from backstream.families import Kalman
 from backstream.families.backward import filter_states
+from benchmarks.mirrored import Mirrored
 from benchmarks.zoo.case import Data
-from benchmarks.zoo.models.mirrored import Mirrored
 from benchmarks.zoo.references.plane import Plane
 
 

@@ -251,4 +251,4 @@ def test_results_are_written_short(tmp_path):
 
 def test_the_commands_need_a_clone(monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules["backstream.cli.reproduce"], "CLONE", tmp_path)
-    assert "from a clone of the repository" in here("bench", "speed", check=1).stderr
+    assert "a clone of the repository" in here("bench", "speed", check=1).stderr

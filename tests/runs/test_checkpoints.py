@@ -252,6 +252,7 @@ def test_sizes_are_compared_before_memory_is_taken(tmp_path):
         checkpoints.load(1, like)
 
 
+@pytest.mark.slow
 def test_checkpoints_take_no_memory_that_stays(tmp_path):
     """200 of them after a warm-up: below 1 MB in all, where each used to leave 33 kB (6.6 MB)."""
     checkpoints, state = saved(tmp_path, positions=range(1, 60))

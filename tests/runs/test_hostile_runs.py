@@ -36,7 +36,7 @@ class Model(bs.Growth):
     pass
 """
 
-NO_RUN = {"demo", "simulate", "reproduce", "bench"}
+NO_RUN = {"demo", "simulate", "reproduce", "bench", "spark"}
 """The commands that open no run. A new command must be added here, or have an argument RUN or an option --resume."""
 NO_MODEL = {"inspect", "plot"}
 """Those that open a run but need no model: they succeed on a run whose model they would not run."""

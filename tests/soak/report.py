@@ -50,9 +50,9 @@ def _same(part: dict[str, Any]) -> str:
 
 
 KINDS = {
-    "kill -9 before or after a write, sync, rename or removal": ("kill at ", "kill after at "),
-    "a write torn in the middle": ("tear at ",),
-    "power lost: what was not synced is gone": ("power at ",),
+    "kill -9 before or after a write, sync, rename or removal": ("kill at", "kill after at"),
+    "a write torn in the middle": ("tear at",),
+    "power lost: what was not synced is gone": ("power at",),
     "disk full": ("disk full",),
     "model raises": ("model raises",),
     "a byte of a checkpoint changed": ("corrupted byte of a checkpoint",),
@@ -73,7 +73,10 @@ KINDS = {
 def state_machine() -> str:
     part = parts("state_machine")["faults"]
     counts = part["counts"]
-    sums = {kind: sum(n for name, n in counts.items() if name.startswith(begins)) for kind, begins in KINDS.items()}
+    sums = {
+        kind: sum(n for name, n in counts.items() if name in names or name.split(" at ")[0] + " at" in names)
+        for kind, names in KINDS.items()
+    }
     text = f"{counts['step']:,} steps, {counts['life']:,} lives of a process, seed {part['seed']}, "
     text += f"{part['violations']} violations.\n\n"
     return text + table(["what happened", "times"], [[kind, f"{count:,}"] for kind, count in sums.items()])

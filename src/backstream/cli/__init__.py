@@ -15,6 +15,7 @@ from .plot import plot
 from .reproduce import bench, reproduce
 from .simulate import simulate
 from .smooth import smooth
+from .spark import spark
 from .stream import stream
 from .trust import trust
 
@@ -71,7 +72,7 @@ def demo(
     run(out, dim, observations, seed)
 
 
-for _command in (simulate, stream, smooth, forecast, evaluate, plot, inspect, trust, reproduce, bench):
+for _command in (simulate, stream, spark, smooth, forecast, evaluate, plot, inspect, trust, reproduce, bench):
     app.command()(_command)
 
 

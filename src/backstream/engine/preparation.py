@@ -12,7 +12,7 @@ from backstream.errors import InputError
 from backstream.estimators import LogScore
 from backstream.families import BackwardFamily
 from backstream.learning import WatchedLearner, WatchedState, build
-from backstream.learning.component_check import CHECKED_ROWS, can_be_checked
+from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, can_be_checked
 from backstream.learning.parameters import free_parameters
 from backstream.models import StateSpaceModel, check_model
 from backstream.runs.config import Config
@@ -92,6 +92,9 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
         u = None if inputs is None else np.asarray(inputs, config.precision)
         if expected != (None if u is None else u.shape):
             raise ValueError(f"The first row must have {expected or 'no'} inputs, not {inputs!r}.")
+        if decided not in (None, 1, SEVERAL, config.learning.components):
+            raise ValueError(f"A run cannot have decided on {decided!r} components.")
+        decided = None if decided is None else int(decided)
         learning = config.learning if decided is None else replace(config.learning, components=decided)
         watched, q, key = build(model, learning, u, config.model_optimiser)
     except (ValueError, TypeError) as error:

@@ -17,13 +17,14 @@ from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
 from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
-from .online import Info, LearnerState, OnlineLearner
+from .online import OnlineLearner
 from .particle_reference import Reference, particle_reference
+from .records import Info, LearnerState
 from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
-COMPARED = 8
+COMPARED = 20
 """Windows from one comparison with particle filters to the next, in a long run."""
 
 
@@ -56,10 +57,10 @@ class Report(NamedTuple):
     most windows of a long run."""
 
 
-def _is_compared(window: int) -> bool:
-    """Whether the result is compared with particle filters after so many windows: often at first, then at every
-    COMPARED-th."""
-    return window & (window - 1) == 0 or window % COMPARED == 0
+def _is_compared(q: BackwardFamily, window: int) -> bool:
+    """Whether the result is compared with particle filters after so many windows: always where q learns all that it
+    knows, so that it changes; otherwise after the first window and every COMPARED-th."""
+    return not isinstance(q, ScoringFamily) or window == 1 or window % COMPARED == 0
 
 
 class Monitor(eqx.Module):
@@ -138,6 +139,8 @@ class Monitor(eqx.Module):
                 f"The unbiased ELBO of the result is {reached:.2f} nats per observation; it has been {watch.best:.2f}."
             )
         warnings += parameter_warnings(learner, state, self.window) + self._advice(p, watch, state, ys, inputs)
+        is_compared = _is_compared(state.q, watch.windows + 1)
+        reference = self.compare(learner, watch, state, ys, inputs) if is_compared else None
         report = Report(
             int(state.t),
             elbo,
@@ -149,7 +152,7 @@ class Monitor(eqx.Module):
             refused,
             tuple(warnings),
             parameters=current_parameters(learner, state),
-            reference=self.compare(learner, watch, state, ys, inputs) if _is_compared(watch.windows + 1) else None,
+            reference=reference,
         )
         return watch.next(_copy(state.result_state()), reached), report
 

@@ -1,13 +1,13 @@
 """Learning from a stream: each observation is used once, moves λ (and θ, if asked), and is forgotten."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from backstream._jax.branching import branch
 from backstream._jax.compiling import compiled
@@ -19,71 +19,13 @@ from backstream.models.density import check_inputs, check_model, check_observati
 from .averaging import Averaging
 from .parameters import ModelParameters
 from .predictive import Predictive, predictive_scores
+from .records import Filters, Info, LearnerState, Moved, all_finite, blank_infos, dtype_of, like_family
 from .steps import Settling
 from .tally import Evidence, Tally
 from .unlearned import Unlearned
 
-
-class LearnerState(NamedTuple):
-    """Everything a learner knows: one pytree, one checkpoint."""
-
-    t: Array
-    """How many observations have been read."""
-    key: Array
-    q: BackwardFamily
-    """The current λ."""
-    average: BackwardFamily
-    """The running mean of λ: the result."""
-    theta: PyTree
-    """The current unconstrained θ, and its running mean; None where the model is not learned."""
-    theta_average: PyTree
-    optimiser: PyTree
-    model_optimiser: PyTree
-    carry: PyTree
-    """The estimator's."""
-    filtered: PyTree
-    """a_t under the averaged λ, with the model at the averaged θ."""
-    unlearned: Unlearned | None
-    """The same family as it was before it learned, for families that score themselves; None for others."""
-    tally: Tally
-    """What the rows have shown of how good the result is."""
-    refused: Array
-    """How many observations have been refused, and how many of them just now, in a row."""
-    refused_in_a_row: Array
-
-    def result(self) -> BackwardFamily:
-        """What is reported: q with the averaged λ, or as it was before it learned, whichever predicts the rows
-        better."""
-        if self.unlearned is None:
-            return self.average
-        return self.unlearned.choose(self.average, self.unlearned.q)
-
-    def result_state(self) -> PyTree:
-        """a_t of the result."""
-        return self.filtered if self.unlearned is None else self.unlearned.choose(self.filtered, self.unlearned.state)
-
-
 PREDICTIVE_DRAWS = 2**31
 """Folded into the key of a row for the draws of its prediction."""
-
-
-class Info(NamedTuple):
-    """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the
-    result; `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the
-    family has none; `pit` and `residual` compare the row with draws of that prediction, see `predictive`; `refused`
-    says that the update was not finite and was not made."""
-
-    t: Array
-    elbo: Array
-    gradient_norm: Array
-    ess: Array
-    acceptance: Array
-    refused: Array
-    mean: Float[Array, " d"]
-    std: Float[Array, " d"]
-    log_score: Array
-    pit: Float[Array, " dy"]
-    residual: Float[Array, " dy"]
 
 
 class OnlineLearner(eqx.Module):
@@ -162,7 +104,7 @@ class OnlineLearner(eqx.Module):
         """One observation, under jit."""
         return self._ascend(state, *self._see(state, y, u))
 
-    def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, "Filters"]:
+    def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, Filters]:
         """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
         under the averaged λ and θ. It is the first where t is 0: carry and filtered state are then not looked at."""
         p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
@@ -199,15 +141,15 @@ class OnlineLearner(eqx.Module):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), PREDICTIVE_DRAWS)
         return predictive_scores(p, state.result(), state.result_state(), state.t == 0, y, u, self.num_draws, key=key)
 
-    def _ascend(self, state, carry, estimate: OnlineEstimate, filters: "Filters") -> tuple[LearnerState, Info]:
+    def _ascend(self, state, carry, estimate: OnlineEstimate, filters: Filters) -> tuple[LearnerState, Info]:
         moved, finite = self._move(state, estimate.increment)
-        finite = finite & _all_finite((estimate.increment.elbo, estimate.increment.gradient))
+        finite = finite & all_finite((estimate.increment.elbo, estimate.increment.gradient))
         settled, info = self._settle(state, carry, estimate, filters, finite)
         return settled._replace(**self._averaged(state, moved, finite)), info
 
     def _move(
         self, state: LearnerState, increment: Estimate, length: Array | float = 1.0, rows: Array | float = 1.0
-    ) -> tuple["Moved", Array]:
+    ) -> tuple[Moved, Array]:
         """λ and θ one step further along an increment, the mean of those of `rows` rows, `length` times as far, and
         whether they are finite."""
 
@@ -226,9 +168,9 @@ class OnlineLearner(eqx.Module):
             else:
                 updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta)
                 theta = apply(theta, updates)
-        return Moved(lam, theta, optimiser, model_optimiser), _all_finite((lam, theta))
+        return Moved(lam, theta, optimiser, model_optimiser), all_finite((lam, theta))
 
-    def _averaged(self, state: LearnerState, moved: "Moved", accepted: Array) -> dict[str, PyTree]:
+    def _averaged(self, state: LearnerState, moved: Moved, accepted: Array) -> dict[str, PyTree]:
         """What of a state changes with λ and θ: they move if that is accepted, and enter the running means."""
         lam, static = eqx.partition(state.q, eqx.is_inexact_array)
         old = Moved(lam, state.theta, state.optimiser, state.model_optimiser)
@@ -248,7 +190,7 @@ class OnlineLearner(eqx.Module):
             "model_optimiser": kept.model_optimiser,
         }
 
-    def _settle(self, state, carry, estimate: OnlineEstimate, filters: "Filters", finite) -> tuple[LearnerState, Info]:
+    def _settle(self, state, carry, estimate: OnlineEstimate, filters: Filters, finite) -> tuple[LearnerState, Info]:
         """The stream's own part of the state after one observation, and what is told of it."""
         if not self.estimator.survives:
             carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
@@ -275,7 +217,7 @@ class OnlineLearner(eqx.Module):
             filters.predicted.pit,
             filters.predicted.residual,
         )
-        lost = ~finite | ~_all_finite((mean, cov))
+        lost = ~finite | ~all_finite((mean, cov))
         evidence = Evidence(lost, info.log_score, info.elbo, gain, filters.predicted)
         state = state._replace(
             t=state.t + 1,
@@ -287,24 +229,6 @@ class OnlineLearner(eqx.Module):
             refused_in_a_row=jnp.where(finite, 0, state.refused_in_a_row + 1),
         )
         return state, info
-
-
-class Filters(NamedTuple):
-    """a_t under the averaged λ, and under the λ before anything was learned, where that is kept; and how the row
-    compares with its prediction."""
-
-    learned: PyTree
-    unlearned: PyTree
-    predicted: Predictive
-
-
-class Moved(NamedTuple):
-    """What an optimiser has changed."""
-
-    lam: PyTree
-    theta: PyTree
-    optimiser: PyTree
-    model_optimiser: PyTree
 
 
 # Functions, not methods: a method of a module is an object of its own, made anew at each call, which takes as long as
@@ -331,7 +255,7 @@ def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Any, first
     shape, given = check_model(p, jax.tree.map(lambda leaf: leaf[0], inputs)), np.asarray(ys)
     check_inputs(inputs, first_row)
     check_observations(shape, given, first_row)
-    observed = _like(q, given)
+    observed = like_family(q, given)
     if observed is not given:  # what is finite in one precision may not be in another
         check_observations(shape, observed, first_row)
     return observed
@@ -405,33 +329,11 @@ def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
     return eqx.combine(arrays, static), infos
 
 
-def blank_infos(length: int, q: BackwardFamily, dtype) -> Info:
-    """Room for what a block of observations tells: known beforehand, so that nothing is traced twice."""
-    number, state, row = (jnp.zeros(shape, dtype) for shape in (length, (length, q.state_dim), (length, q.obs_dim)))
-    t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)
-    return Info(t, number, number, number, number, refused, state, state, number, row, row)
-
-
 def _filtered(p: StateSpaceModel, q: BackwardFamily, before: PyTree, y: Array, u: Any) -> PyTree:
     """The state after one more row, or that before it where it would not be finite."""
     after = q.update(p, before, y, u)
-    finite = _all_finite(after)
+    finite = all_finite(after)
     return jax.tree.map(lambda a, b: jnp.where(finite, a, b), after, before)
-
-
-def _all_finite(tree: PyTree) -> Array:
-    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
-    return jnp.stack(leaves).all()
-
-
-def _like(q: BackwardFamily, y: Array | np.ndarray) -> np.ndarray:
-    """Observations in the precision of λ."""
-    with np.errstate(over="ignore"):
-        return np.asarray(y, dtype_of(q))
-
-
-def dtype_of(q: BackwardFamily) -> np.dtype:
-    return next(leaf.dtype for leaf in jax.tree.leaves(q) if eqx.is_inexact_array(leaf))
 
 
 def _pad(rows: np.ndarray, length: int) -> np.ndarray:

@@ -6,7 +6,8 @@ import equinox as eqx
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from .online import LearnerState, OnlineLearner
+from .online import OnlineLearner
+from .records import LearnerState
 from .steps import Settling
 
 MOST_NAMED = 64

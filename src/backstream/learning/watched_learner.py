@@ -11,7 +11,8 @@ from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.guided import GuidedMixture
 
 from .monitor import Monitor, Report, Watch
-from .online import Info, LearnerState, OnlineLearner, blank_infos, blank_state, dtype_of
+from .online import OnlineLearner, blank_state
+from .records import Info, LearnerState, blank_infos, dtype_of
 from .steps import Settling
 from .verdict import Circumstances, Verdict, judge
 

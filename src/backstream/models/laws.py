@@ -53,6 +53,22 @@ def is_normal(law: Law) -> bool:
     return isinstance(columns_of(law) if factorises(law) else law, (dist.Normal, dist.Delta, *NORMALS))
 
 
+def shows_its_parameters(law: Law, y: Array) -> bool:
+    """Whether the law has independent columns and, put together anew from its parameters, the same density at y.
+
+    A class of the user's own keeps what it does not list as numpyro's `pytree_data_fields` to itself.
+    """
+    if not factorises(law):
+        return False
+    base = columns_of(law)
+    leaves, tree = jax.tree.flatten(base)
+    try:
+        again = jax.tree.unflatten(tree, leaves).log_prob(y)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return bool(leaves) and bool(jnp.array_equal(again, base.log_prob(y), equal_nan=True))
+
+
 def name_of(law: Law) -> str:
     """The class that a user knows it by."""
     return type(columns_of(law) if factorises(law) else law).__name__

@@ -20,7 +20,7 @@ from backstream.families.backward import filter_states
 from backstream.families.guided import family
 from backstream.models import Growth, StateSpaceModel
 from guided_reference import grid_filter, moment_matching
-from toys import Toy
+from toys import Censored, Toy
 
 norm = scipy.stats.norm
 
@@ -49,6 +49,10 @@ LAWS = {
     "angle": (
         lambda x, u: dist.VonMises(x, 4.0).to_event(1),
         lambda x, y: scipy.stats.vonmises.logpdf(y, 4.0, x),
+    ),
+    "censored, a law of the user's own": (
+        lambda x, u: Censored(x[0], 0.5),
+        lambda x, y: np.where(y > 0, norm.logpdf(y, x, 0.5), norm.logcdf(-x / 0.5)),
     ),
 }
 

@@ -1,5 +1,7 @@
 """Plans: which update a model gets, which predictors its law has, what is seen of other inputs and of far states."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from backstream.families.guided.laws import Row
 from backstream.families.guided.plan import make_plan
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.models.laws import columns_of
-from toys import Toy
+from toys import Censored, Toy
 
 SEVEN = jax.random.normal(jax.random.key(0), (7, 7))
 
@@ -84,6 +86,7 @@ EMISSIONS = {
         lambda x, u: dist.MultivariateNormal(x, jnp.exp(x[0]) * (jnp.eye(2) + 0.5)),
         "1 × 2, model",
     ),
+    "a law that hides its parameters": (5, lambda x, u: Censored(x[1:], 0.5).to_event(1), "4 × 1, model"),
     "nothing of the state": (2, lambda x, u: dist.Normal(jnp.zeros(1), 1.0).to_event(1), "1 × 1, model"),
 }
 
@@ -255,3 +258,11 @@ def test_steps_are_noticed_although_their_derivative_is_zero():
     assert np.abs(basis[:, [1, 2, 3]]).max() == 0 and np.abs(basis[:, [0, 4]]).max(0).min() > 0.1
     with pytest.raises(ValueError, match="emission changes in steps along more than three directions"):
         plan(Toy(lambda x, u: dist.Categorical(logits=jnp.sign(SEVEN[:5] @ x)), d=7))
+
+
+def test_slopes_whose_squares_overflow_in_single_precision():
+    """Of rates far from the prior. No direction is lost, and no warning is shown."""
+    p = Toy(lambda x, u: dist.Poisson(jnp.exp(3 * x)).to_event(1), d=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kind(plan(p, dtype=jnp.float32)) == "5 × 1, predictors"

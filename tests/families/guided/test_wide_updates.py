@@ -63,7 +63,9 @@ def sampled(p, y, near, points=20_000):
     return mean, scale, log_weight.max() + np.log(weight.mean())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "student" else pytest.mark.slow) for name in KINDS]
+)
 def test_what_many_columns_say_together(name):
     """The prediction is far wider than the posterior, and the emission bends over it: a line through all of it is not
     enough. Means to a fifth of a posterior standard deviation, scales to a quarter."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
@@ -31,3 +32,22 @@ class Toy(StateSpaceModel):
 
     def emission(self, x, u=None):
         return self.emit(x, u)
+
+
+class Censored(dist.Distribution):
+    """max(0, N(loc, scale²)): a law as a user writes it, with a density and draws only. numpyro does not know its
+    parameters."""
+
+    support = dist.constraints.real
+
+    def __init__(self, loc, scale):
+        self.loc, self.scale = loc, scale
+        super().__init__(jnp.shape(loc), ())
+
+    def sample(self, key, sample_shape=()):
+        shape = (*sample_shape, *self.batch_shape)
+        return jnp.maximum(self.loc + self.scale * jax.random.normal(key, shape), 0.0)
+
+    def log_prob(self, value):
+        above = jax.scipy.stats.norm.logpdf(value, self.loc, self.scale)
+        return jnp.where(value > 0, above, jax.scipy.stats.norm.logcdf(-self.loc / self.scale))

@@ -19,7 +19,8 @@ def find_groups(slopes: np.ndarray, scale: np.ndarray, predictors: int | None) -
     depend on the inputs.
     """
     columns, d = slopes.shape[2:]
-    slopes = np.where(np.isfinite(slopes).all(-1, keepdims=True), slopes, 0.0)
+    # In double precision, where the square of what is finite in single precision is finite, too.
+    slopes = np.where(np.isfinite(slopes).all(-1, keepdims=True), slopes, 0.0).astype(float)
     size = np.linalg.norm(slopes, axis=-1, keepdims=True)
     slopes = slopes / np.where(size > 0, size, 1.0)
     own = [[_basis(with_input[:, column]) for with_input in slopes] for column in range(columns)]

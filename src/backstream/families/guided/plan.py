@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.laws import NORMALS, Law, columns_of, factorises
+from backstream.models.laws import NORMALS, Law, columns_of
 
 from .constants import Constant
 from .groups import find_groups
@@ -74,7 +74,7 @@ def _choose_update(reading: Reading, tolerance: float) -> Update:
         closed = affine = normal and location.is_affine(tolerance)
     elif isinstance(law, dist.MultivariateStudentT):
         student = not any(parameter.varies() for parameter in reading.parameters[1:])
-    elif factorises(law):
+    elif reading.start.readable:
         parameters = _of_columns(reading.parameters, len(reading.start.fill))
         found = None if parameters is None else find_predictors(law, parameters, tolerance)
         if found is not None:

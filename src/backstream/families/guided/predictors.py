@@ -33,7 +33,7 @@ class Link(NamedTuple):
 
 LINKS: dict[str, Link] = {
     "identity": Link(lambda v: v, jnp.ones_like, lambda v: v, np.isfinite),
-    "log": Link(jnp.log, lambda v: 1 / v, jnp.exp, lambda v: np.isfinite(v) & (v > 0)),
+    "log": Link(jnp.log, lambda v: 1 / v, jnp.exp, lambda v: (v > 1e-30) & (v < 1e30)),
     "logit": Link(
         lambda v: jnp.log(v) - jnp.log1p(-v),
         lambda v: 1 / (v * (1 - v)),

@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
-from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal
+from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal, shows_its_parameters
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .sampled import Sampled
@@ -38,6 +38,8 @@ class Start(NamedTuple):
     """Whether the transition's can."""
     law: Law
     """The emission."""
+    readable: bool
+    """Whether its columns are independent, and its parameters are all that it depends on."""
     fill: np.ndarray
     """A draw of it."""
     normal: bool
@@ -65,7 +67,7 @@ def read_model(p: StateSpaceModel, u: Inputs, dtype, tolerance: float) -> Readin
     nearby = _inputs_nearby(u)
     start = _start(p, u, nearby, dtype)
     states = jnp.asarray(_states(start.mean, start.scale), dtype)
-    emission = _Emission(p, start.law, start.fill, jnp.asarray(start.scale, dtype))
+    emission = _Emission(p, start.law, start.readable, start.fill, jnp.asarray(start.scale, dtype))
     found = _looked(p, emission, nearby, states, start.moves_known, dtype)
     _require_numbers("transition", start.mean, "mean or covariance", *found.moved)
     _require_numbers("emission", start.mean, "log density", found.density)
@@ -126,7 +128,9 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
         moves_known = bool(_finite(noise).any())
         variance = variance + _typical(noise.cov, len(mean))
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
-    return Start(mean, scale, prior_known, moves_known, emission_law(p, moments.mean, u), _drawn(p, near, u), normal)
+    law, fill = emission_law(p, moments.mean, u), _drawn(p, near, u)
+    readable = all(shows_its_parameters(emission_law(p, x, u), jnp.asarray(fill)) for x in near[:2])
+    return Start(mean, scale, prior_known, moves_known, law, readable, fill, normal)
 
 
 def _drawn(p: StateSpaceModel, near: Any, u: Inputs) -> np.ndarray:
@@ -169,6 +173,7 @@ class _Emission(NamedTuple):
 
     p: StateSpaceModel
     law: Law
+    readable: bool
     fill: np.ndarray
     size: jax.Array
     """The unit of the states."""
@@ -180,7 +185,7 @@ class _Emission(NamedTuple):
             return [law.loc, law.covariance_matrix]
         if isinstance(law, dist.MultivariateStudentT):
             return [law.loc, law.scale_tril, law.df]
-        return jax.tree.leaves(columns_of(law)) if factorises(law) else [self.terms(x, u, self.fill)]
+        return jax.tree.leaves(columns_of(law)) if self.readable else [self.terms(x, u, self.fill)]
 
     def slopes(self, x: Any, u: Inputs) -> list[Any]:
         """Their derivatives. Integers have none."""
@@ -220,7 +225,7 @@ def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any
 
     def look(x, elsewhere, u):
         slopes = emission.slopes(x, u)
-        directions = slopes if factorises(emission.law) else [emission.directions(x, elsewhere, u)]
+        directions = slopes if emission.readable else [emission.directions(x, elsewhere, u)]
         return _Found(
             tuple(move(x, u)),
             slope(x, u) if known else None,

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from backstream.learning.monitor import Monitor, Report, Watch
-from backstream.learning.online import Info, blank_infos
+from backstream.learning.records import Info, blank_infos
 from backstream.learning.tally import Tally, poor_coverage
 from backstream.learning.verdict import LEAST_COVERAGE, Reason, Verdict, judge, pooled
 from backstream.learning.watched_learner import circumstances

@@ -22,7 +22,8 @@ from jaxtyping import Array, PyTree
 from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate
 from backstream.families.base import BackwardFamily
-from backstream.learning.online import Info, LearnerState, OnlineLearner, _all_finite, _like, blank_infos, blank_state
+from backstream.learning.online import OnlineLearner, blank_state
+from backstream.learning.records import Info, LearnerState, all_finite, blank_infos, like_family
 from backstream.learning.steps import LENGTHENING
 from backstream.models.density import check_inputs, check_model, check_observations
 
@@ -136,7 +137,7 @@ class Panel(eqx.Module):
     def read(self, state: PanelState, slots: Any, ticks: Any, ys: Any, inputs: Any = None) -> tuple[PanelState, Info]:
         """Rows of many streams: the slot of each, its tick (which never falls), its observation. What is told of
         each comes in the same order. The state given is used up."""
-        slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), _like(self.q, ys)
+        slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), like_family(self.q, ys)
         check_observations(check_model(self.learner.model, self.u), ys)
         check_inputs(inputs)
         tick = np.concatenate([[0], np.cumsum(ticks[1:] != ticks[:-1])]) if len(ticks) else ticks
@@ -383,7 +384,7 @@ class _Shard:
             slots, total, infos = jax.lax.fori_loop(*between, chunk, (slots, none, infos))
             if common is not None:
                 flat, unravel = ravel_pytree(total)  # one exchange, not one for each array of λ
-                common = self._move(common, *unravel(jax.lax.psum(flat, STREAMS)))
+                common = moved(self.learner, common, *unravel(jax.lax.psum(flat, STREAMS)))
             return slots, eqx.filter(common, eqx.is_array), infos
 
         slots, common = eqx.filter(state.slots, eqx.is_array), eqx.filter(state.common, eqx.is_array)
@@ -416,24 +417,25 @@ class _Shard:
             return eqx.filter(state._replace(key=row.key), eqx.is_array), None, ~info.refused, info
         increment = estimate.increment
         gradient = Estimate(increment.elbo, *eqx.filter(increment[1:], eqx.is_inexact_array))
-        finite = _all_finite(gradient)
+        finite = all_finite(gradient)
         state, info = self.learner._settle(state, carry, estimate, filters, finite)
         state = state._replace(key=row.key, **dict.fromkeys(COMMON))
         return eqx.filter(state, eqx.is_array), gradient, finite, info
 
-    def _move(self, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
-        """λ and θ after a tick: along the mean gradient of those that had a row in it."""
-        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
-        length = jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float))
-        moved, finite = self.learner._move(common, mean, length, jnp.maximum(count, 1))
-        counted = count > 0
-        after = common._replace(
-            **self.learner._averaged(common, moved, finite),
-            t=common.t + 1,
-            refused=common.refused + ~finite,
-            refused_in_a_row=jnp.where(finite, 0, common.refused_in_a_row + 1),
-        )
-        return jax.tree.map(lambda a, b: jnp.where(counted, a, b) if eqx.is_array(a) else a, after, common)
+
+def moved(learner: OnlineLearner, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
+    """λ and θ after a tick, under jit: along the mean gradient of those that had a row in it."""
+    mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
+    length = jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float))
+    step, finite = learner._move(common, mean, length, jnp.maximum(count, 1))
+    counted = count > 0
+    after = common._replace(
+        **learner._averaged(common, step, finite),
+        t=common.t + 1,
+        refused=common.refused + ~finite,
+        refused_in_a_row=jnp.where(finite, 0, common.refused_in_a_row + 1),
+    )
+    return jax.tree.map(lambda a, b: jnp.where(counted, a, b) if eqx.is_array(a) else a, after, common)
 
 
 def _nothing(learner: OnlineLearner, common: LearnerState) -> Estimate:

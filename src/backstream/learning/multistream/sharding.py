@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from backstream.estimators.recursive.score import RecursiveScore
-from backstream.learning.online import Info, OnlineLearner
+from backstream.learning.online import OnlineLearner
+from backstream.learning.records import Info
 
 from .tick_layout import Layout
 

@@ -1,0 +1,93 @@
+"""What a worker on Spark does for a row, and what it keeps for a stream, against `Panel` in the same process.
+
+    python -m benchmarks.spark_cost
+
+Processor seconds of one process, without Spark's own. Rows come as pandas' tables, as Spark delivers them, and the
+state of every bucket goes through bytes in each micro-batch.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+
+import backstream as bs
+from backstream.engine.spark.bucket import Bucket
+from backstream.engine.spark.recipe import Recipe, learned_alone
+from backstream.engine.spark.tables import KEY, PROBLEM, TIME, gathered, kept_column, results_of, rows_of
+from backstream.learning import Panel
+from backstream.learning.multistream.fleet import words
+
+RESULTS = Path(__file__).parent / "results" / "spark_cost.json"
+KEYS, BUCKETS, ROWS, BATCHES = 2000, 4, 10, 2
+"""Streams, their buckets, rows of a stream in a micro-batch, and micro-batches that are timed."""
+
+
+def table(ys: np.ndarray, first: int) -> pd.DataFrame:
+    """All rows of some streams, [stream, row, column], as Spark would deliver them."""
+    streams, rows, _ = ys.shape
+    names = [f"sensor-{first + i}" for i in range(streams)]
+    columns = {KEY: np.repeat(names, rows), PROBLEM: None, TIME: np.tile(np.arange(rows), streams)}
+    columns |= {f"y{j}": ys[:, :, j].reshape(-1) for j in range(ys.shape[2])}
+    columns |= {kept_column(0): columns[KEY], kept_column(1): columns[TIME]}
+    return pd.DataFrame(columns).sample(frac=1.0, random_state=0)
+
+
+def panel_seconds(recipe: Recipe, data: np.ndarray) -> float:
+    panel = Panel(recipe.learner, recipe.q, key=recipe.key, common=recipe.sharing != "own", lanes=256)
+    state = panel.begin(panel.open(KEYS), np.arange(KEYS), [words(f"sensor-{i}") for i in range(KEYS)])
+    slots, ticks = np.tile(np.arange(KEYS), ROWS), np.repeat(np.arange(ROWS), KEYS)
+    spent = []
+    for batch in data:
+        begun = time.process_time()
+        state, _ = panel.read(state, slots, ticks, batch.swapaxes(0, 1).reshape(KEYS * ROWS, -1))
+        spent.append(time.process_time() - begun)
+    return sum(spent[1:])
+
+
+def bucket_seconds(recipe: Recipe, data: np.ndarray) -> tuple[float, float]:
+    """Processor seconds, and bytes of state for a stream."""
+    bucket, contents, spent = Bucket(recipe), [None] * BUCKETS, []
+    size = KEYS // BUCKETS
+    for batch in data:
+        parts = [table(batch[k * size : (k + 1) * size], k * size) for k in range(BUCKETS)]
+        begun = time.process_time()
+        for k, part in enumerate(parts):
+            ordered = gathered([part])
+            rows = rows_of(ordered, data.shape[-1], 0)
+            contents[k], told, _ = bucket.advance(contents[k], rows)
+            results_of(ordered, ["id", "at"], rows, told)
+        spent.append(time.process_time() - begun)
+    return sum(spent[1:]), sum(len(content or b"") for content in contents) / KEYS
+
+
+def main() -> None:
+    model = bs.LinearGaussian.random(2, 2, key=jax.random.key(0))
+    data = np.array([np.asarray(model.simulate(KEYS, key=jax.random.key(i))[1]) for i in range((1 + BATCHES) * ROWS)])
+    data = data.reshape(1 + BATCHES, ROWS, KEYS, 2).swapaxes(1, 2)
+    found: dict = {
+        "keys": KEYS,
+        "buckets": BUCKETS,
+        "rows_of_a_key": ROWS,
+        "micro_batches": BATCHES,
+        "jax": jax.__version__,
+    }
+    count = KEYS * ROWS * BATCHES
+    for name, settings in (("own", bs.Settings()), ("held", bs.Settings(learn=False))):
+        recipe = learned_alone(model, settings, None, "float32")
+        panel, (bucket, size) = panel_seconds(recipe, data), bucket_seconds(recipe, data)
+        found[name] = {
+            "panel_microseconds_per_row": round(1e6 * panel / count, 2),
+            "worker_microseconds_per_row": round(1e6 * bucket / count, 2),
+            "ratio": round(panel / bucket, 3),
+            "bytes_per_key": round(size, 1),
+        }
+        print(name, json.dumps(found[name]), flush=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""What the pages say of verdicts is what was measured."""
+
+import json
+from pathlib import Path
+
+RESULTS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "verdicts.json").read_text())
+
+
+def test_failures_are_told_and_healthy_runs_are_not_doubted():
+    failures = [run for runs in RESULTS["failures"].values() for run in runs.values()]
+    healthy = [run for runs in RESULTS["healthy"].values() for run in runs.values()]
+    assert len(RESULTS["failures"]) == 17 and len(failures) == 68 and len(healthy) == 64
+    assert all(run["cost"] is None or run["cost"] > 0.15 for run in failures)
+    assert all(run["verdict"] in ("doubtful", "failed") for run in failures)
+    assert all(run["verdict"] == "good" for run in healthy)
+    shares = sorted(round(found["share"], 3) for found in RESULTS["time"].values())
+    assert shares == [0.007, 0.015, 0.015, 0.073], "two checks in 10 000 rows: half of it is what one takes"
