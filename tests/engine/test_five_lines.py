@@ -57,6 +57,8 @@ def test_a_result_in_memory_has_the_filter_of_the_model(result, data):
     np.testing.assert_allclose(result.filter(ys, inputs=us).mean, expected.mean, rtol=1e-6)
     np.testing.assert_allclose(result.smooth(ys, inputs=us).mean, bs.smooth(MODEL, q, ys, us).mean, rtol=1e-6)
     assert result.forecast(4, inputs=us[:4]).observations.values.shape == (1000, 4, 1)
+    column = pd.Series(us[:4, 0])
+    np.testing.assert_array_equal(result.forecast(4, column).states.values, result.forecast(4, us[:4]).states.values)
     assert repr(result.smooth()).startswith("Marginals(50 rows, 1 state: mean")
     ahead = repr(result.forecast(4, inputs=us[:4]))
     assert ahead.startswith("Forecast(states=Draws(1,000 paths of 4 rows:") and len(ahead) < 300
@@ -119,6 +121,10 @@ def test_what_does_not_fit_is_named(result, data):
     for call, sentence in (
         (lambda: result.filter(ys), r"The model has inputs \(u0\)"),
         (lambda: result.filter(ys, inputs=us[:4]), r"inputs must have shape \(5, 1\) \(u0\), not \(4, 1\)"),
+        (lambda: result.smooth(inputs=us), "inputs without their rows"),
+        (lambda: result.forecast(5), r"The model has inputs \(u0\): pass those of the next 5 rows with inputs="),
+        (lambda: result.plot(horizon=5), "in plot: future_inputs="),
+        (lambda: result.forecast(5, inputs=us[:4]), r"inputs must have shape \(5, 1\) \(u0\), not \(4, 1\)"),
         (lambda: result.filter(np.zeros((5, 2)), inputs=us), r"1 columns were observed \(y0\), not 2"),
         (lambda: bs.learn(MODEL, ys, inputs=us[:4]), "5 rows of observations, but 4 of inputs"),
         (lambda: bs.learn(MODEL, np.zeros((2, 2, 2)), inputs=us), "must be an array of numbers"),
@@ -151,3 +157,17 @@ def test_a_tracker_is_the_filter_row_by_row(data):
     assert tracker.forecast(3, inputs=us[:3]).states.mean().shape == (3, 1)
     with pytest.raises(ValueError, match="row 20"):
         tracker.update(np.inf, us[0])
+
+
+@pytest.mark.parametrize("u", [0.5, 1, [0.5]])
+def test_a_tracker_takes_inputs_as_numbers(u):
+    """As `learn` takes a column of numbers. The model indexes its inputs."""
+
+    class Indexed(Driven):
+        def transition(self, x, u=None):
+            return dist.Normal(0.9 * x + self.push * u[0], 0.5).to_event(1)
+
+    one, other = bs.Tracker(Indexed(jnp.array([2.0]))), bs.Tracker(Indexed(jnp.array([2.0])))
+    for y in (0.3, 1.2):
+        told, expected = one.update(y, u), other.update(y, np.array([u], float).reshape(1))
+    np.testing.assert_array_equal(told.posterior.mean, expected.posterior.mean)

@@ -1,7 +1,7 @@
 """Which numbers of a model are learned, and what they are called."""
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,10 +10,11 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.distributions import constraints
 
 from backstream import InputError, learn, load
 from backstream.learning import Settings, step_evidence
-from backstream.learning.parameters import ModelParameters
+from backstream.learning.parameters import ModelParameters, free_parameters
 from backstream.learning.presets import build, default_learner
 from backstream.models import StateSpaceModel
 from command import here
@@ -248,3 +249,17 @@ def test_rates_of_posterior_and_model_are_set_apart(settings, family, model):
         np.testing.assert_allclose(-np.concatenate(steps), rates, rtol=1e-3)
     assert learner.averaging.horizon == (settings.horizon or 4000)
     assert learner.model_averaging.horizon == (settings.model_horizon or 4000)
+
+
+def test_constraints_of_matrices_and_python_numbers():
+    """Entries above a diagonal are never dropped without a word, and what is not learned may be a Python number."""
+
+    class Rates(Mixed):
+        constraints: ClassVar = {"phi": constraints.positive, "shift": constraints.positive}
+
+    wide = Rates(jnp.array([[0.5, 2.0]]), jnp.array(0.3))
+    parameters = ModelParameters(wide, free_parameters(wide))
+    np.testing.assert_allclose(parameters.model(parameters.unconstrained()).phi, wide.phi, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"phi of Rates is a square matrix .* above its diagonal"):
+        free_parameters(Rates(jnp.array([[0.5, 2.0], [1.0, 1.0]]), jnp.array(0.3)))
+    free_parameters(Rates(jnp.array([[0.5, 0.0], [1.0, 1.0]]), jnp.array(0.3)))

@@ -211,19 +211,22 @@ class Result:
         if rows.shape[1] != len(columns.observed):
             names = ", ".join(columns.observed)
             raise InputError(f"{len(columns.observed)} columns were observed ({names}), not {rows.shape[1]}.")
+        return Batch(0, rows, self._inputs(inputs, len(rows), "the rows with inputs=..."), None)
+
+    def _inputs(self, inputs: Any, count: int, whose: str) -> np.ndarray | None:
+        """The inputs of `count` rows, in the precision of the run; None for a model without inputs."""
+        columns = self.config.columns
         if not columns.has_inputs():
             if inputs is not None:
                 raise InputError("The model has no inputs: leave them out.")
-            return Batch(0, rows, None, None)
+            return None
         names = [*columns.inputs, *(["the time since the row before"] if columns.elapsed else [])]
         if inputs is None:
-            raise InputError(f"The model has inputs ({', '.join(names)}): pass those of the rows with inputs=...")
-        given = as_rows(inputs, "Inputs").astype(dtype)
-        if given.shape != (len(rows), len(names)):
-            raise InputError(
-                f"inputs must have shape {(len(rows), len(names))} ({', '.join(names)}), not {given.shape}."
-            )
-        return Batch(0, rows, given, None)
+            raise InputError(f"The model has inputs ({', '.join(names)}): pass those of {whose}")
+        given = as_rows(inputs, "Inputs").astype(self.config.precision)
+        if given.shape != (count, len(names)):
+            raise InputError(f"inputs must have shape {(count, len(names))} ({', '.join(names)}), not {given.shape}.")
+        return given
 
     def _rows(self, source: Any, inputs: Any) -> Batch:
         """The rows of a source; without one, those that were learned from."""
@@ -231,6 +234,8 @@ class Result:
             return source
         if source is not None:
             return self.data(source, inputs)
+        if inputs is not None:
+            raise InputError("These are inputs without their rows: pass the rows too, or leave both out.")
         if not self._given:
             raise InputError(f"{self._name} does not contain the observations: pass a file, an array or a table.")
         first, *others = (self.data(*given) for given in self._given)
@@ -309,7 +314,7 @@ class Result:
 
         Args:
             horizon: The number of rows to forecast.
-            inputs: The inputs of these rows, of shape [horizon, k], if the model has inputs.
+            inputs: The inputs of these rows, of shape [horizon, k] or [horizon], if the model has inputs.
             num_samples: The number of simulated futures.
             stream: The name of the stream, if there are many.
 
@@ -319,8 +324,8 @@ class Result:
         Raises:
             InputError: If inputs or the name of the stream are missing, or there is no such stream.
         """
-        if inputs is None and self.config.columns.has_inputs():
-            raise InputError(f"The model has inputs: give those of the next {horizon} rows.")
+        whose = f"the next {horizon} rows with inputs=... (in plot: future_inputs=...)."
+        inputs = self._inputs(inputs, horizon, whose)
         learned, model = self.learned, self.learned.model
         state = learned.state
         if learned.fleet is not None:

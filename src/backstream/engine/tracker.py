@@ -76,7 +76,7 @@ class Tracker:
 
         Args:
             y: The observation, of shape [dy], or a number if there is one column. NaN is a missing value.
-            u: The inputs of the row, if the model has inputs.
+            u: The inputs of the row, of shape [k], or a number if there is one, if the model has inputs.
 
         Returns:
             The predicted state, the posterior state and the log score of the row.
@@ -84,6 +84,8 @@ class Tracker:
         Raises:
             ValueError: If the row has the wrong shape, or a value that is impossible in the model.
         """
+        if isinstance(u, list | float | int):
+            u = np.atleast_1d(np.asarray(u, float))
         if self.rows == 0:
             self._begin(u)
         given = np.atleast_1d(np.asarray(y, self._dtype))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from numpyro.distributions import biject_to, constraints
 
 from backstream.models.base import StateSpaceModel
+from backstream.models.matrices import known
 
 ALL_PARAMETERS = "all"
 """The name of all parameters."""
@@ -68,12 +69,16 @@ class ModelParameters(eqx.Module):
     def _map(self, model, apply):
         for name, constraint in type(model).constraints.items():
             value = getattr(model, name)
-            if value.ndim == 2 and constraint is constraints.positive:
-                transform = _PositiveFactor()
-            else:
-                transform = biject_to(constraint)
+            if not eqx.is_inexact_array(value):  # a Python number stays as it is
+                continue
+            transform = _PositiveFactor() if _is_factor(value, constraint) else biject_to(constraint)
             model = eqx.tree_at(lambda m, name=name: getattr(m, name), model, apply(transform, value))
         return model
+
+
+def _is_factor(value: Any, constraint: Any) -> bool:
+    """Whether a field is a lower-triangular matrix: a square one that is positive."""
+    return constraint is constraints.positive and np.ndim(value) == 2 and np.shape(value)[0] == np.shape(value)[1]
 
 
 class _PositiveFactor:
@@ -93,6 +98,14 @@ def free_parameters(p: StateSpaceModel, names: Sequence[str] = ()) -> PyTree:
     A name is that of a field, or of a part of one: "flow", "flow.bias". Raises ValueError for what cannot be learned.
     """
     everything = jax.tree.map(eqx.is_inexact_array, p)
+    for name, constraint in p.constraints.items():
+        value = getattr(p, name)
+        if _is_factor(value, constraint) and known(value) and np.triu(value, 1).any():
+            raise ValueError(
+                f"{name} of {type(p).__name__} is a square matrix with the constraint positive, which is for "
+                f"lower-triangular factors of a covariance, but it has numbers above its diagonal. If all its entries "
+                f"are to be positive, make the field a vector and reshape it in the model."
+            )
     if not names:
         if not any(jax.tree.leaves(everything)):
             raise ValueError(f"{type(p).__name__} has no array of numbers as a field: there is nothing to learn in it.")

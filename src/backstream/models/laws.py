@@ -48,6 +48,11 @@ def columns_of(law: Law) -> Law:
     return base
 
 
+def is_normal(law: Law) -> bool:
+    """Whether a law of vectors is normal; a point is, without variance."""
+    return isinstance(columns_of(law) if factorises(law) else law, (dist.Normal, dist.Delta, *NORMALS))
+
+
 def shows_its_parameters(law: Law, y: Array) -> bool:
     """Whether the law has independent columns and, put together anew from its parameters, the same density at y.
 

@@ -45,6 +45,8 @@ EMISSIONS = {
         "Closed",
     ),
     "normal, curved": (2, lambda x, u: dist.Normal(jnp.sin(x), 0.5).to_event(1), "1 × 2, model"),
+    "normal, sigmoid": (1, lambda x, u: dist.Normal(jax.nn.sigmoid(2 * x), 0.1).to_event(1), "1 × 1, predictors"),
+    "normal, exponential": (1, lambda x, u: dist.Normal(jnp.exp(x), 0.1).to_event(1), "1 × 1, predictors"),
     "normal, curved, one column": (5, lambda x, u: dist.Normal(jnp.sin(x[:1]), 0.5).to_event(1), "1 × 1, model"),
     "normal, curved, columns apart": (5, lambda x, u: dist.Normal(jnp.sin(x), 0.5).to_event(1), "5 × 1, model"),
     "normal, all states": (7, lambda x, u: dist.Normal(net(x), 0.5).to_event(1), "RegressedNormal"),
@@ -113,6 +115,25 @@ def test_models_of_the_library():
         found = plan(model, u)
         assert (kind(found), found.transition.affine) == (wanted, affine), model
         assert found.exact == (wanted == "Closed" and affine)
+
+
+@pytest.mark.parametrize("heavy", ["prior", "transition", "neither"])
+def test_only_normal_states_are_exact(heavy):
+    """Heavy tails with an affine mean and a constant variance are approximated."""
+
+    class Level(bs.StateSpaceModel):
+        def prior(self, u=None):
+            return (dist.Laplace if heavy == "prior" else dist.Normal)(jnp.zeros(1), 1.0).to_event(1)
+
+        def transition(self, x, u=None):
+            return (dist.Laplace if heavy == "transition" else dist.Normal)(x, 0.1).to_event(1)
+
+        def emission(self, x, u=None):
+            return dist.Normal(x, 0.5).to_event(1)
+
+    found = plan(Level())
+    assert kind(found) == "Closed" and found.transition.affine
+    assert found.exact == (heavy == "neither")
 
 
 # ---- predictors ------------------------------------------------------------------------------------------------------

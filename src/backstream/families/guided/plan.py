@@ -31,11 +31,13 @@ class Plan(NamedTuple):
     update: Update
     fill: Constant
     """A draw of the emission: its type, and a value for what is missing."""
+    normal: bool
+    """Whether the states' own laws, prior and transition, are normal."""
 
     @property
     def exact(self) -> bool:
         """Whether the model is linear and Gaussian, so that nothing is approximated."""
-        return self.transition.affine and isinstance(self.update, Closed)
+        return self.normal and self.transition.affine and isinstance(self.update, Closed)
 
 
 def make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
@@ -50,7 +52,8 @@ def make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
         start = reading.start
         transition = Transition(_is_affine(reading, tolerance), start.moves_known)
         update = _choose_update(reading, tolerance)
-        return Plan(len(start.mean), len(start.fill), transition, start.prior_known, update, Constant(start.fill))
+        sizes = len(start.mean), len(start.fill)
+        return Plan(*sizes, transition, start.prior_known, update, Constant(start.fill), start.normal)
 
 
 def _is_affine(reading: Reading, tolerance: float) -> bool:
@@ -64,10 +67,11 @@ def _is_affine(reading: Reading, tolerance: float) -> bool:
 def _choose_update(reading: Reading, tolerance: float) -> Update:
     """The first that fits: a closed form, grids, or what works for many directions."""
     law, predictors, affine, normal, student = reading.start.law, None, False, False, False
+    closed = False
     if isinstance(law, NORMALS):
         location, noise = reading.parameters
         normal = not noise.varies()
-        affine = normal and location.is_affine(tolerance)
+        closed = affine = normal and location.is_affine(tolerance)
     elif isinstance(law, dist.MultivariateStudentT):
         student = not any(parameter.varies() for parameter in reading.parameters[1:])
     elif reading.start.readable:
@@ -76,7 +80,9 @@ def _choose_update(reading: Reading, tolerance: float) -> Update:
         if found is not None:
             predictors, affine = found
             normal = isinstance(columns_of(law), dist.Normal) and _only_location(law, predictors)
-    if normal and affine:
+            # A location whose logarithm or logit is affine is not affine itself.
+            closed = normal and affine and predictors.leaves[0].link == "identity"
+    if closed:
         return Closed()
     of_columns = predictors.count if predictors is not None and affine else None
     groups = find_groups(reading.slopes, reading.start.scale, of_columns)

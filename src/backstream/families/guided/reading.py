@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
-from backstream.models.laws import NORMALS, Law, columns_of, factorises, shows_its_parameters
+from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal, shows_its_parameters
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .sampled import Sampled
@@ -42,6 +42,8 @@ class Start(NamedTuple):
     """Whether its columns are independent, and its parameters are all that it depends on."""
     fill: np.ndarray
     """A draw of it."""
+    normal: bool
+    """Whether prior and transition are normal laws."""
 
 
 class Reading(NamedTuple):
@@ -115,7 +117,8 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
     if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise ValueError(f"prior returns a law with mean {mean} and variances {variance}: they must be numbers.")
     near = jnp.asarray(np.concatenate([mean[None], _states(mean, np.sqrt(variance))[:: len(SPREADS)]]), dtype)
-    moves_known = knows_moments(transition_law(p, moments.mean, u))
+    moves = transition_law(p, moments.mean, u)
+    moves_known, normal = knows_moments(moves), is_normal(prior) and is_normal(moves)
     if moves_known:
 
         def move(u):
@@ -127,7 +130,7 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
     law, fill = emission_law(p, moments.mean, u), _drawn(p, near, u)
     readable = all(shows_its_parameters(emission_law(p, x, u), jnp.asarray(fill)) for x in near[:2])
-    return Start(mean, scale, prior_known, moves_known, law, readable, fill)
+    return Start(mean, scale, prior_known, moves_known, law, readable, fill, normal)
 
 
 def _drawn(p: StateSpaceModel, near: Any, u: Inputs) -> np.ndarray:
