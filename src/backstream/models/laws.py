@@ -1,6 +1,7 @@
 """What is read of numpyro's laws: their columns, densities, moments and support."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -51,6 +52,32 @@ def columns_of(law: Law) -> Law:
 def is_normal(law: Law) -> bool:
     """Whether a law of vectors is normal; a point is, without variance."""
     return isinstance(columns_of(law) if factorises(law) else law, (dist.Normal, dist.Delta, *NORMALS))
+
+
+def parameters_of(law: Law) -> tuple[list[Any], Callable[[list[Any]], Law]]:
+    """The parameters of a law in the order of their names, and what makes such a law of others.
+
+    The order of JAX's leaves will not do: numpyro keeps the names in a set, so that it differs from process to process.
+    """
+    leaves, tree = jax.tree.flatten(law)
+    names = _names_of_leaves(law)
+    order = sorted(range(len(leaves)), key=names.__getitem__)
+
+    def rebuilt(values: list[Any]) -> Law:
+        placed = dict(zip(order, values, strict=True))
+        return jax.tree.unflatten(tree, [placed[i] for i in range(len(leaves))])
+
+    return [leaves[i] for i in order], rebuilt
+
+
+def _names_of_leaves(value: Any) -> list[tuple[str, ...]]:
+    """Of each of JAX's leaves, the names that lead to it."""
+    if not isinstance(value, dist.Distribution):
+        return [(f"{i:06d}",) for i in range(len(jax.tree.leaves(value)))]
+    children, fields = value.tree_flatten()[0], type(value).gather_pytree_data_fields()
+    if len(children) != len(fields):  # a class that takes itself apart, in an order of its own
+        fields = [f"{i:06d}" for i in range(len(children))]
+    return [(field, *rest) for field, child in zip(fields, children, strict=True) for rest in _names_of_leaves(child)]
 
 
 def shows_its_parameters(law: Law, y: Array) -> bool:

@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel
-from backstream.models.laws import NORMALS, Law, columns_of
+from backstream.models.laws import NORMALS, Law, columns_of, parameters_of
 
 from .constants import Constant
 from .groups import find_groups
@@ -115,5 +114,5 @@ def _of_columns(parameters: list[Sampled], columns: int) -> list[Sampled | None]
 
 
 def _only_location(law: Law, predictors: Predictors) -> bool:
-    leaves = jax.tree.leaves(columns_of(law))
-    return len(predictors.leaves) == 1 and leaves[predictors.leaves[0].index] is columns_of(law).loc
+    parameters, _ = parameters_of(columns_of(law))
+    return len(predictors.leaves) == 1 and parameters[predictors.leaves[0].index] is columns_of(law).loc

@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from backstream.models.laws import Law, columns_of
+from backstream.models.laws import Law, columns_of, parameters_of
 
 from .laws import Row
 from .sampled import FEWEST, Sampled
@@ -47,7 +47,7 @@ class Leaf(NamedTuple):
     """A parameter of the law that moves with a predictor: on its own scale, `slope` times as far, column by column."""
 
     index: int
-    """Among the leaves of the base law."""
+    """Among the parameters of the base law, in the order of their names."""
     link: str
     predictor: int
     slope: tuple[float, ...] | None
@@ -62,7 +62,7 @@ class Predictors(eqx.Module):
     def of(self, law: Law) -> Float[Array, "c p"]:
         """Their values."""
         columns = law.event_shape[0]
-        values, found = jax.tree.leaves(columns_of(law)), {}
+        values, found = parameters_of(columns_of(law))[0], {}
         for leaf in self.leaves:
             if leaf.predictor not in found:
                 found[leaf.predictor] = LINKS[leaf.link].to(jnp.broadcast_to(values[leaf.index], (columns,)))
@@ -70,7 +70,7 @@ class Predictors(eqx.Module):
 
     def log_prob(self, law: Law, predictors: Float[Array, "c p"], row: Row) -> Float[Array, " c"]:
         """Log densities of the columns of the law that has these predictors, and all else from `law`."""
-        values, tree = jax.tree.flatten(columns_of(law))
+        values, rebuilt = parameters_of(columns_of(law))
         own = self.of(law)
         for leaf in self.leaves:
             scaled, link = predictors[:, leaf.predictor], LINKS[leaf.link]
@@ -78,7 +78,7 @@ class Predictors(eqx.Module):
                 shift = jnp.asarray(leaf.slope, scaled.dtype) * (scaled - own[:, leaf.predictor])
                 scaled = link.to(jnp.broadcast_to(values[leaf.index], shift.shape)) + shift
             values[leaf.index] = link.back(scaled)
-        moved = jax.tree.unflatten(tree, values)
+        moved = rebuilt(values)
         terms = moved.log_prob(row.y)
         if jax.tree.leaves(moved.support):  # bounds that move: a law that was put together anew forgets to check them
             terms = jnp.where(moved.support(row.y), terms, -jnp.inf)
@@ -88,10 +88,10 @@ class Predictors(eqx.Module):
 def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -> tuple[Predictors, bool] | None:
     """The predictors of a law, and whether all are affine in the state; None where it cannot be read this way.
 
-    `sampled` has what `jax.tree.leaves(columns_of(law))` are at several states, None for what never varies.
+    `sampled` has what `parameters_of(columns_of(law))` are at several states, None for what never varies.
     """
     leaves, kept, affine = [], [], True
-    parameters = jax.tree.leaves(columns_of(law))
+    parameters, _ = parameters_of(columns_of(law))
     for index, parameter in enumerate(sampled):
         if parameter is None:
             continue

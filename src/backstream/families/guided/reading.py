@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
-from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal, shows_its_parameters
+from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal, parameters_of, shows_its_parameters
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .sampled import Sampled
@@ -185,7 +185,7 @@ class _Emission(NamedTuple):
             return [law.loc, law.covariance_matrix]
         if isinstance(law, dist.MultivariateStudentT):
             return [law.loc, law.scale_tril, law.df]
-        return jax.tree.leaves(columns_of(law)) if self.readable else [self.terms(x, u, self.fill)]
+        return parameters_of(columns_of(law))[0] if self.readable else [self.terms(x, u, self.fill)]
 
     def slopes(self, x: Any, u: Inputs) -> list[Any]:
         """Their derivatives. Integers have none."""
