@@ -88,7 +88,9 @@ def test_a_users_own_model_in_a_file(tmp_path):
     file.write_text(OWN)
     model = f"{file}:Level"
     here("simulate", model, "--set", "noise=0.5", "-n", 40, "-o", obs)
-    here("stream", model, obs, "--config", obs.with_suffix(".toml"), "--out", folder, *SMALL, "--learn-model")
+    asked = "stream", model, obs, "--config", obs.with_suffix(".toml"), "--out", folder, *SMALL
+    assert "nothing to learn in it" in here(*asked, "--learn-model", check=2).stderr  # its noise is a plain number
+    here(*asked)
     assert "noise = 0.5" in (folder / "config.toml").read_text()
     untrusted = here("smooth", folder, obs, "--out", "-", check=2).stderr
     assert "--model file.py:Class" in untrusted and f"backstream trust {folder}" in untrusted

@@ -64,7 +64,7 @@ def test_gaps(tmp_path):
 def test_outliers(tmp_path):
     """The learned posterior beats both Kalman filters, also the one tuned with the truth at hand."""
     said = run("sensors_outliers", tmp_path)
-    learned = numbers(r"learned +(\S+) +(\S+) +(\d+) %", said)
+    learned = numbers(r"Backstream +(\S+) +(\S+) +(\d+) %", said)
     nominal = numbers(r"Kalman, nominal +(\S+) +(\S+) +(\d+) %", said)
     best = numbers(r"Kalman, best +(\S+) +(\S+) +(\d+) %", said)
     assert learned[0] < best[0] and learned[1] < best[1] < nominal[1]
