@@ -186,7 +186,7 @@ MUTANTS = (
     ),
     Mutant(
         "a bad beginning is held against the run",
-        "learning/verdict.py",
+        "learning/judging.py",
         "(before.beyond & (np.abs(now.value) > MATERIAL[name] / 2) & (now.value * before.value > 0))",
         "before.beyond",
         (VERDICT,),

@@ -13,10 +13,10 @@ from scipy import stats
 import backstream as bs
 from backstream.families import Guided
 from backstream.learning import Reference, Verdict
+from backstream.learning.judging import FALSE_ALARMS, Circumstances, judge, pooled
 from backstream.learning.particle_reference import particle_reference
 from backstream.learning.predictive import Predictive, predictive_scores
 from backstream.learning.tally import LONG, RECENT, Evidence, Figures, Tally, poor_coverage
-from backstream.learning.verdict import FALSE_ALARMS, Circumstances, judge, pooled
 from backstream.models import LinearGaussian
 from command import here
 

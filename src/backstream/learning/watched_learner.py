@@ -10,11 +10,12 @@ from jaxtyping import Array
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.guided import GuidedMixture
 
+from .judging import Circumstances, judge
 from .monitor import Monitor, Report, Watch
 from .online import OnlineLearner, blank_state
 from .records import Info, LearnerState, blank_infos, dtype_of
 from .steps import Settling
-from .verdict import Circumstances, Verdict, judge
+from .verdict import Verdict
 
 
 class WatchedState(NamedTuple):

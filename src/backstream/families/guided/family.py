@@ -54,7 +54,30 @@ def _natural(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Gaussian:
     return Gaussian.from_precision(precision @ mean, precision)
 
 
-class Guided(ScoringFamily):
+class PlannedFamily(ScoringFamily):
+    """A posterior that reads the model by a plan, with one normal law or several."""
+
+    plan: Plan = eqx.field(static=True)
+    log_inflation: Float[Array, ""]
+
+    @property
+    def state_dim(self) -> int:
+        return self.plan.state_dim
+
+    @property
+    def obs_dim(self) -> int:
+        return self.plan.obs_dim
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model is linear and Gaussian: q is then its smoothing law, and there is nothing to learn in λ."""
+        return self.plan.exact
+
+    def log_score(self, state):
+        return jnp.where(state.failed, -jnp.inf, state.log_score)
+
+
+class Guided(PlannedFamily):
     """The default posterior: a Gaussian with the moments of prediction × emission, read off the model at every row.
 
     The prediction has the moments of the transition under q_{t-1}. If the transition is nonlinear over q_{t-1}, the
@@ -74,9 +97,6 @@ class Guided(ScoringFamily):
     affine: ClassVar[bool] = True
     amortised: ClassVar[bool] = True
 
-    plan: Plan = eqx.field(static=True)
-    log_inflation: Float[Array, ""]
-
     @classmethod
     def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None) -> "Guided":
         """Builds the posterior of a model.
@@ -88,19 +108,6 @@ class Guided(ScoringFamily):
         """
         dtype = jnp.result_type(float) if dtype is None else dtype
         return cls(make_plan(p, u, dtype), jnp.zeros((), dtype))
-
-    @property
-    def state_dim(self) -> int:
-        return self.plan.state_dim
-
-    @property
-    def obs_dim(self) -> int:
-        return self.plan.obs_dim
-
-    @property
-    def exact(self) -> bool:
-        """Whether the model is linear and Gaussian: q is then its smoothing law, and there is nothing to learn in λ."""
-        return self.plan.exact
 
     def init(self, p, u=None):
         dtype, d = self.log_inflation.dtype, self.plan.state_dim
@@ -118,9 +125,6 @@ class Guided(ScoringFamily):
 
     def kernel(self, p, state):
         return GuidedKernel(state.kernel, state.before)
-
-    def log_score(self, state):
-        return jnp.where(state.failed, -jnp.inf, state.log_score)
 
     def update(self, p, state, y, u=None):
         row = Row.of(emission_law(p, state.mean, u), y, self.plan.fill.value)

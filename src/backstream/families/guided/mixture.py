@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from backstream.families.base import ScoringFamily
 from backstream.families.kernels import AffineKernel, Kernel
 from backstream.laws.gaussian import Gaussian, scaled_cholesky
 from backstream.laws.mixture import Mixture
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
 
 from .components import FINE, Pieces, cut
-from .family import Guided, GuidedState
+from .family import Guided, GuidedState, PlannedFamily
 from .laws import Row, state_moments
-from .plan import Plan, make_plan
+from .plan import make_plan
 from .prediction import AffineLaw, backward_kernel, predict
 from .reduction import reduce
 from .updates import Predicted
@@ -62,7 +61,7 @@ class MixtureState(NamedTuple):
     """Whether the row could not be read: it is not possible under the model, or nothing finite came of it."""
 
 
-class GuidedMixture(ScoringFamily):
+class GuidedMixture(PlannedFamily):
     """q_t is a mixture of normal laws, each of which reads the model at every row as `Guided` does.
 
     A row: each component is cut where the transition bends over it; the pieces are moved; where the emission reads few
@@ -83,8 +82,6 @@ class GuidedMixture(ScoringFamily):
     amortised: ClassVar[bool] = True
     gaussian: ClassVar[bool] = False
 
-    plan: Plan = eqx.field(static=True)
-    log_inflation: Float[Array, ""]
     components: int = eqx.field(static=True)
 
     def __check_init__(self):
@@ -112,19 +109,6 @@ class GuidedMixture(ScoringFamily):
         start = several._start(state.mean, state.factor)
         return several, start._replace(t=state.t)
 
-    @property
-    def state_dim(self) -> int:
-        return self.plan.state_dim
-
-    @property
-    def obs_dim(self) -> int:
-        return self.plan.obs_dim
-
-    @property
-    def exact(self) -> bool:
-        """Whether the model is linear and Gaussian: q is then its smoothing law, and there is nothing to learn in λ."""
-        return self.plan.exact
-
     def init(self, p, u=None):
         prior = state_moments(prior_law(p, u), self.plan.prior_known, self.log_inflation.dtype)
         return self._start(prior.mean, scaled_cholesky(prior.dense()))
@@ -149,9 +133,6 @@ class GuidedMixture(ScoringFamily):
 
     def kernel(self, p, state):
         return state.kernel
-
-    def log_score(self, state):
-        return jnp.where(state.failed, -jnp.inf, state.log_score)
 
     def update(self, p, state, y, u=None):
         row = Row.of(emission_law(p, state.law.mean[0], u), y, self.plan.fill.value)

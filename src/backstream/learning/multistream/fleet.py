@@ -11,10 +11,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from backstream.learning.judging import LEAST_COVERAGE, judge, pooled
 from backstream.learning.monitor import Monitor, Report, Watch
 from backstream.learning.records import Info, blank_infos
 from backstream.learning.tally import Tally, poor_coverage
-from backstream.learning.verdict import LEAST_COVERAGE, Reason, Verdict, judge, pooled
+from backstream.learning.verdict import Reason, Verdict
 from backstream.learning.watched_learner import circumstances
 
 from .members import Member, MemberColumns, decode, encode, sizes
