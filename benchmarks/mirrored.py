@@ -1,4 +1,4 @@
-"""Tracking with two sensors on a line, which cannot tell a place from its mirror image on the other side."""
+"""States that the observations cannot tell from their mirror images."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,14 +7,29 @@ from jaxtyping import Array
 
 from backstream import StateSpaceModel
 from benchmarks.zoo.case import Case
+from benchmarks.zoo.references.grid import Grid
 from benchmarks.zoo.references.plane import Plane
 
 SENSORS = np.array([-3.0, 3.0])
 """On the east axis."""
 
 
+class Walk(StateSpaceModel):
+    """A random walk seen as its absolute value: the setting of the Wasserstein flow filter, but for a start off zero.
+    With a start around zero the exact mean is zero for ever, and tells nothing."""
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.ones(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(x, 1.0).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(jnp.abs(x), 2.5).to_event(1)
+
+
 class Mirrored(StateSpaceModel):
-    """States: east and north. They wander around the origin."""
+    """Tracking with two sensors on a line. States: east and north. They wander around the origin."""
 
     noise: Array
 
@@ -39,6 +54,14 @@ class Bearings(Mirrored):
         return dist.Normal(jnp.arctan2(jnp.abs(x[1]), x[0] - jnp.asarray(SENSORS, x.dtype)), self.noise).to_event(1)
 
 
+WALK = Case(
+    name="mirrored_walk",
+    field="benchmark",
+    about="random walk seen as |x|",
+    build=Walk,
+    reference=Grid(margin=20.0, nodes=400),
+    rows=500,
+)
 RANGES = Case(
     name="mirrored_ranges",
     field="tracking",

@@ -35,6 +35,7 @@ TRAJECTORIES = 2000
 LEVEL = 0.9
 CASES = {
     "growth": dataclasses.replace(growth.CASE, rows=1000),
+    "random walk seen as its absolute value": mirrored.WALK,
     "autoregression seen as its absolute value": absolute_value.CASE,
     "double well": dataclasses.replace(double_well.CASE, reference=Grid(margin=6.0), rows=1000),
     "ranges from two sensors on a line": mirrored.RANGES,

@@ -27,6 +27,7 @@ from backstream.estimators import (
 )
 from backstream.families import Conjugate, Guided, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
+from backstream.learning.online import _blocks
 from backstream.learning.parameters import ModelParameters
 from backstream.learning.presets import build
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel, StochasticVolatility
@@ -49,11 +50,12 @@ def assert_same_bits(one, other):
 
 
 def test_the_same_bits_however_the_stream_is_cut():
-    """Pieces of 1, of 7 and of 40 observations, and a block size that divides none of them."""
+    """Pieces of 1, of 7 and of 40 observations, and a block size that divides none of them. The quick program ends
+    within a block."""
     p, q = model(), family()
     ys = np.array(p.simulate(41, key=KEY)[1])
     ys[5], ys[9, 0] = np.nan, np.nan
-    made = learner(p, block=16)
+    made = learner(p, block=16, quick_rows=20)
     results = []
     for piece in (1, 7, 40):
         state, _ = made.step(made.init(q, key=KEY), ys[0])
@@ -69,6 +71,17 @@ def test_the_same_bits_however_the_stream_is_cut():
     assert int(results[0][0].t) == len(ys)
     assert_same_bits(results[0], results[1])
     assert_same_bits(results[0], results[2])
+
+
+def test_which_program_reads_a_row_depends_on_its_number():
+    made = learner(model(), block=16, quick_rows=20)
+    for first, count in ((0, 50), (19, 1), (7, 30), (20, 3)):
+        blocks = list(_blocks(made, first, count))
+        rows = [first + row for block, _ in blocks for row in range(block.start, block.stop)]
+        quickly = [quick for block, quick in blocks for _ in range(block.start, block.stop)]
+        assert rows == list(range(first, first + count))
+        assert quickly == [row < 20 for row in rows]
+        assert all(block.stop - block.start <= 16 for block, _ in blocks)
 
 
 class Level(StateSpaceModel):

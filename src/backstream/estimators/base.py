@@ -72,6 +72,14 @@ class OnlineEstimator(eqx.Module):
     survives: ClassVar[bool] = False
     """Whether a carry is good even where its estimate is not finite, so that the stream goes on from there."""
 
+    begins: ClassVar[bool] = False
+    """Whether `begin` has a carry from which `step` reads the first observation like every other. A learner then needs
+    no second program for the first."""
+
+    def begin(self, p: StateSpaceModel, q: BackwardFamily, u: Inputs = None) -> Carry:
+        """The carry before any observation, where there is one."""
+        raise TypeError(f"{type(self).__name__} has no carry before the first observation.")
+
     @property
     def learns_family(self) -> bool:
         """Whether there is a gradient in λ."""

@@ -15,7 +15,7 @@ from backstream._jax.compensated_sums import CompensatedSum
 from backstream.families.base import ScoringFamily, State
 from backstream.models.base import StateSpaceModel
 
-from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
+from .base import Estimate, OnlineEstimate, OnlineEstimator, check_case, check_sizes, flatten, like
 
 
 class LogScoreCarry(NamedTuple):
@@ -44,6 +44,7 @@ class LogScore(OnlineEstimator):
     """Which arrays of the model are learned, as a pytree of booleans: None for all. The gradient in others is zero."""
     estimates_elbo: ClassVar[bool] = False
     survives: ClassVar[bool] = True
+    begins: ClassVar[bool] = True
 
     @property
     def learns_family(self) -> bool:
@@ -52,10 +53,10 @@ class LogScore(OnlineEstimator):
     def fixed_filter(self, carry):
         return None if self.learn_family or self.learn_model else carry.state
 
-    def init(self, p, q, y, u=None, *, key):
+    def begin(self, p, q, u=None):
         if not isinstance(q, ScoringFamily):
             raise TypeError(f"{type(q).__name__} has no log score: LogScore needs a family that reads the model.")
-        check_case(p, q, y, u)
+        check_sizes(p, q, u)
         parameters, rebuild = self._parameters(p, q)
         arrays, restore = flatten(q.init(p, u))
 
@@ -64,7 +65,11 @@ class LogScore(OnlineEstimator):
 
         sensitivity = jax.jacfwd(start)(parameters)
         sums = CompensatedSum.zeros((1 + parameters.size,), arrays.dtype)
-        return self.step(p, q, LogScoreCarry(restore(arrays), sensitivity, sums), y, u, key=key)
+        return LogScoreCarry(restore(arrays), sensitivity, sums)
+
+    def init(self, p, q, y, u=None, *, key):
+        check_case(p, q, y, u)
+        return self.step(p, q, self.begin(p, q, u), y, u, key=key)
 
     def step(self, p, q, carry, y, u=None, *, key):
         parameters, rebuild = self._parameters(p, q)

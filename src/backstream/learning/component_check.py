@@ -6,12 +6,12 @@ their log scores needs no truth.
 
 from typing import Any, NamedTuple, TypeGuard
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from backstream._jax.compiling import compiled
 from backstream.families import BackwardFamily, Guided, GuidedMixture
 from backstream.models.base import StateSpaceModel
 
@@ -73,7 +73,7 @@ def log_score_gap(p: StateSpaceModel, q: Guided, state: Any, ys: Any, inputs: An
     return Gap(float(gaps.mean()), float(batches.std(ddof=1) / np.sqrt(len(batches))), len(gaps))
 
 
-@eqx.filter_jit
+@compiled(quickly=True)
 def _log_scores(
     p: StateSpaceModel, q: Guided, state: Any, ys: Array, inputs: Any
 ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:

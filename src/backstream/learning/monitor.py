@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backstream._jax.compiling import compiled
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 
@@ -220,7 +221,7 @@ class Watch(NamedTuple):
         return Watch(anchor, best, usual, variance, self.windows + 1)
 
 
-@eqx.filter_jit
+@compiled(quickly=True)
 def _unbiased(p, q, anchor, ys, inputs, num_trajectories, key):
     return window_elbo(p, q, anchor, ys, inputs, num_trajectories, key=key)
 

@@ -1,5 +1,6 @@
 """Learning from a stream: each observation is used once, moves λ (and θ, if asked), and is forgotten."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -35,7 +36,8 @@ class OnlineLearner(eqx.Module):
     (the estimator must then have `learn_model`), except what `free` leaves out: a further transformation,
     or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others;
     `model_averaging`, if given, that of θ.
-    `block` is the number of observations that one compiled call takes at most; results do not depend on it.
+    `block` is the number of observations that one compiled call takes at most; results do not depend on it. The first
+    `quick_rows` are read by a program that is compiled in half the time and is somewhat slower.
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
     refusals in a row the recursion starts anew from the next observation, with the λ it has. `num_draws` are taken of
@@ -59,6 +61,7 @@ class OnlineLearner(eqx.Module):
     patience: int = eqx.field(static=True, default=10)
     num_draws: int = eqx.field(static=True, default=32)
     fallback: bool = eqx.field(static=True, default=True)
+    quick_rows: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         if self.block < 1:
@@ -107,34 +110,47 @@ class OnlineLearner(eqx.Module):
     def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, Filters]:
         """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
         under the averaged λ and θ. It is the first where t is 0: carry and filtered state are then not looked at."""
-        p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
-        start = state.t == 0
-        if not self.estimator.survives:
-            start = start | (state.refused_in_a_row >= self.patience)
-        carry, estimate = branch(
-            start,
-            lambda estimator, p, q, carry, y, u, key: estimator.init(p, q, y, u, key=key),
-            lambda estimator, p, q, carry, y, u, key: estimator.step(p, q, carry, y, u, key=key),
-            *(self.estimator, p, state.q, state.carry, y, u, key),
-        )
+        carry, estimate = self._estimated(state, y, u)
         fixed = self.estimator.fixed_filter(carry)
         p = self.current_model(state)
         predicted = self._predicted(p, state, y, u)
         if fixed is not None:
             return carry, estimate, Filters(fixed, None, predicted)
 
-        def advance(q, filtered):
+        def advance(filter):
             before = branch(
                 state.t == 0,
                 lambda p, q, filtered, u: q.init(p, u),
                 lambda p, q, filtered, u: filtered,
-                *(p, q, filtered, u),
+                *(p, *filter, u),
             )
-            return _filtered(p, q, before, y, u)
+            return _filtered(p, filter[0], before, y, u)
 
-        unlearned = state.unlearned
-        beside = None if unlearned is None else advance(unlearned.q, unlearned.state)
-        return carry, estimate, Filters(advance(state.average, state.filtered), beside, predicted)
+        learned, unlearned = (state.average, state.filtered), state.unlearned
+        if unlearned is None:
+            return carry, estimate, Filters(advance(learned), None, predicted)
+        return carry, estimate, Filters(*_each(advance, learned, (unlearned.q, unlearned.state)), predicted)
+
+    def _estimated(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate]:
+        """The estimator's carry and estimate after one observation."""
+        p, key = self._model(state.theta), jax.random.fold_in(state.key, state.t)
+        start = state.t == 0
+        if not self.estimator.survives:
+            start = start | (state.refused_in_a_row >= self.patience)
+        if self.estimator.begins:
+            carry = branch(
+                start,
+                lambda estimator, p, q, carry, u: estimator.begin(p, q, u),
+                lambda estimator, p, q, carry, u: carry,
+                *(self.estimator, p, state.q, state.carry, u),
+            )
+            return self.estimator.step(p, state.q, carry, y, u, key=key)
+        return branch(
+            start,
+            lambda estimator, p, q, carry, y, u, key: estimator.init(p, q, y, u, key=key),
+            lambda estimator, p, q, carry, y, u, key: estimator.step(p, q, carry, y, u, key=key),
+            *(self.estimator, p, state.q, state.carry, y, u, key),
+        )
 
     def _predicted(self, p: StateSpaceModel, state: LearnerState, y: Array, u: Any) -> Predictive:
         """How the row compares with what the result predicted of it."""
@@ -239,15 +255,26 @@ def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> 
         raise ValueError(f"There are {len(ys)} rows of observations, but {max(lengths)} of inputs.")
     if not len(ys):
         return state, jax.tree.map(np.asarray, blank_infos(0, state.q, dtype_of(state.q)))
-    observed, block, collected = _observed(learner.model, state.q, ys, inputs, int(state.t)), learner.block, []
-    for start in range(0, len(observed), block):
-        rows = slice(start, start + block)
-        n = len(observed[rows])
-        y, u = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], block), (observed, inputs))
-        state, infos = _advance(learner, state, y, u, np.asarray(n))
+    first, collected = int(state.t), []
+    observed = _observed(learner.model, state.q, ys, inputs, first)
+    for rows, quickly in _blocks(learner, first, len(observed)):
+        n = rows.stop - rows.start
+        y, u = jax.tree.map(lambda leaf, rows=rows: _pad(np.asarray(leaf)[rows], learner.block), (observed, inputs))
+        state, infos = (_advance_quickly if quickly else _advance)(learner, state, y, u, np.asarray(n))
         collected.append([np.asarray(leaf)[:n] for leaf in infos])
     told: Any = collected[0] if len(collected) == 1 else map(np.concatenate, zip(*collected, strict=True))
     return state, Info(*told)
+
+
+def _blocks(learner: OnlineLearner, first: int, count: int) -> Iterator[tuple[slice, bool]]:
+    """The blocks of `count` rows from row `first` on, and whether the quickly compiled program reads them. Which
+    program reads a row depends on its number only."""
+    start = 0
+    while start < count:
+        quick = max(learner.quick_rows - first - start, 0)
+        stop = min(count, start + learner.block, start + quick if quick else count)
+        yield slice(start, stop), quick > 0
+        start = stop
 
 
 def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Any, first_row: int = 0) -> np.ndarray:
@@ -268,10 +295,13 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
         theta = learner._parameters().unconstrained()
         model_optimiser = learner.model_optimiser.init(theta)
     p, y = learner._model(theta), jnp.full(q.obs_dim, jnp.nan, dtype_of(q))
-    carry, estimate = eqx.filter_eval_shape(lambda: learner.estimator.init(p, q, y, u, key=key))
+    estimator = learner.estimator
+    carry = eqx.filter_eval_shape(
+        lambda: estimator.begin(p, q, u) if estimator.begins else estimator.init(p, q, y, u, key=key)[0]
+    )
     filtered, unlearned = _zeros(eqx.filter_eval_shape(lambda: q.init(p, u)), key), None
-    if isinstance(q, ScoringFamily) and learner.estimator.learns_family:
-        unlearned = Unlearned.begin(q, filtered, learner.fallback, estimate.increment.elbo.dtype)
+    if isinstance(q, ScoringFamily) and estimator.learns_family:
+        unlearned = Unlearned.begin(q, filtered, learner.fallback, q.log_score(filtered).dtype)
     zero = jnp.zeros((), jnp.uint32)
     state = LearnerState(
         zero,
@@ -313,8 +343,7 @@ def _zeros(shapes: PyTree, key: Array) -> PyTree:
 _blank = eqx.filter_jit(blank_state)
 
 
-@compiled(donate=1)
-def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
+def _read_block(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
     """The first n of a block of observations. One program for every n, so that how a stream is cut changes no bit."""
     arrays, static = eqx.partition(state, eqx.is_array)
 
@@ -327,6 +356,25 @@ def _advance(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
 
     arrays, infos = jax.lax.fori_loop(0, n, read, (arrays, blank_infos(len(ys), state.q, ys.dtype)))
     return eqx.combine(arrays, static), infos
+
+
+_advance, _advance_quickly = (compiled(donate=1, quickly=quickly)(_read_block) for quickly in (False, True))
+
+
+def _each(function: Any, this: PyTree, that: PyTree) -> tuple[PyTree, PyTree]:
+    """A function of two trees of one kind, as one program that runs twice: it takes half as long to compile."""
+    (arrays, static), (others, _) = (eqx.partition(tree, eqx.is_array) for tree in (this, that))
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), arrays, others)
+    made = []  # what is not an array, which tracing finds
+
+    def one(own):
+        found, rest = eqx.partition(function(eqx.combine(own, static)), eqx.is_array)
+        made.append(rest)
+        return found
+
+    found = jax.lax.map(one, both)
+    first, second = (eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], found), made[0]) for i in range(2))
+    return first, second
 
 
 def _filtered(p: StateSpaceModel, q: BackwardFamily, before: PyTree, y: Array, u: Any) -> PyTree:

@@ -8,12 +8,12 @@ would have found a loss is said by their effective sample size.
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.compiling import compiled
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.models.base import StateSpaceModel, transition_law
@@ -68,7 +68,7 @@ def particle_reference(
     return Reference(count, float(total - score) / count, float(error) / count, float(ess))
 
 
-@eqx.filter_jit
+@compiled(quickly=True)
 def _compared(p, q, anchor, ys, inputs, count, key):
     keys = jax.random.split(key, FILTERS + 1)
     found, ess = jax.vmap(lambda key: _log_likelihood(p, q, anchor, ys, inputs, count, key))(keys[1:])

@@ -31,6 +31,8 @@ MOST = {"components": 2**10, "lag": 2**16, "trajectories": 2**16, "particles": 2
 """Beyond these the arrays would take all memory: settings may come from a run that somebody else made."""
 MOST_SCORED = 64
 """Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
+QUICK_ROWS = 2**14
+"""Rows of a stream that are read by a quickly compiled program: only beyond them a quicker one pays for itself."""
 
 Family = Literal["guided", "conjugate", "recurrent"]
 Method = Literal["log-score", "window", "recursion"]
@@ -175,6 +177,7 @@ def default_learner(
         _averaging(settings.horizon),
         _averaging(settings.model_horizon),
         fallback=settings.fallback,
+        quick_rows=QUICK_ROWS,
     )
 
 
