@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from backstream.engine.tracker import Tracker
     from backstream.errors import InputError, RunError
     from backstream.families import Guided, GuidedMixture
-    from backstream.learning import FleetSettings, Settings
     from backstream.models import (
         ChaoticRNN,
         Growth,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         structural,
     )
     from backstream.posterior import filter, forecast, sample_trajectories, smooth
-    from backstream.runs.config import Saving
+    from backstream.settings import FleetSettings, Saving, Settings
 
 _MODULES = {
     "data.columns": ("Columns",),
@@ -40,10 +39,9 @@ _MODULES = {
     "engine.tracker": ("Tracker",),
     "errors": ("InputError", "RunError"),
     "families": ("Guided", "GuidedMixture"),
-    "learning": ("FleetSettings", "Settings"),
     "models": ("ChaoticRNN", "Growth", "LinearGaussian", "StateSpaceModel", "StochasticVolatility", "structural"),
     "posterior": ("filter", "forecast", "sample_trajectories", "smooth"),
-    "runs.config": ("Saving",),
+    "settings": ("FleetSettings", "Saving", "Settings"),
 }
 _NAMESPACES = "estimators", "families", "laws", "learning", "metrics", "models", "plots", "spark"
 

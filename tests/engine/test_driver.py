@@ -18,9 +18,10 @@ from backstream.engine.model_errors import explained
 from backstream.errors import InputError, RunError
 from backstream.models import LinearGaussian
 from backstream.runs.checkpoints import Checkpoints
-from backstream.runs.config import Config, Saving
+from backstream.runs.config import Config
 from backstream.runs.model_registry import find
 from backstream.runs.store import RunWriter, read_filtered, read_rejected
+from backstream.settings import Saving
 from tests.soak.stub_reader import ModelError, StubReader
 
 EVERY = 5

@@ -29,9 +29,10 @@ from backstream.errors import InputError, RunError
 from backstream.learning import FleetSettings, Settings
 from backstream.models import ChaoticRNN, StateSpaceModel
 from backstream.runs.checkpoints import Checkpoints
-from backstream.runs.config import Config, Saving
+from backstream.runs.config import Config
 from backstream.runs.model_registry import describe
 from backstream.runs.store import RunWriter, read_rejected, read_reports
+from backstream.settings import Saving
 from command import contents, here
 from command import run as run_command
 

@@ -29,7 +29,7 @@ from backstream.families import Conjugate, Guided, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
 from backstream.learning.online import _blocks
 from backstream.learning.parameters import ModelParameters
-from backstream.learning.presets import build
+from backstream.learning.presets import build, gradient_method
 from backstream.models import ChaoticRNN, LinearGaussian, StateSpaceModel, StochasticVolatility
 from linear_gaussian import family, model, observations
 
@@ -117,7 +117,7 @@ def test_settings_choose_family_and_gradient():
     assert isinstance(built(level, family="conjugate", width=4)[0], Conjugate)
     assert isinstance(built(level, family="recurrent", width=4)[1], FixedLag)
     many = ChaoticRNN.random(9, key=KEY)
-    assert Settings(learn_model=True).method_for(many) == "window", "81 derivatives are too many to carry forward"
+    assert gradient_method(Settings(learn_model=True), many) == "window", "81 derivatives are too many to carry forward"
     for wrong, sentence in (
         ({"family": "conjugate", "method": "log-score"}, "has no log score"),
         ({"learn": False, "learn_model": True}, "nothing that could find the model"),

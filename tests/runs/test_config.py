@@ -10,8 +10,9 @@ from backstream.engine.run import Run
 from backstream.errors import InputError
 from backstream.learning import Settings
 from backstream.runs import toml
-from backstream.runs.config import Config, Saving, read_config
+from backstream.runs.config import Config, read_config
 from backstream.runs.model_registry import SHIPPED, Identity, ModelChoice, find
+from backstream.settings import Saving
 
 FLAGS = {"model": {"name": "growth", "parameters": {}}}
 

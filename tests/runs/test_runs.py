@@ -16,10 +16,11 @@ from backstream.errors import InputError, RunError
 from backstream.learning import Parameter, Report, Settings
 from backstream.runs import results, store
 from backstream.runs.checkpoints import Checkpoints
-from backstream.runs.config import Config, Saving
+from backstream.runs.config import Config
 from backstream.runs.logs import encode_report
 from backstream.runs.store import RunWriter, open_config, read_filtered, read_reports
 from backstream.runs.tables import write_table
+from backstream.settings import Saving
 
 CONFIG = Config(learning=Settings(), saving=Saving(checkpoint_every=10, keep=2))
 

@@ -22,8 +22,9 @@ from backstream.engine import driver
 from backstream.errors import InputError, RunError
 from backstream.runs import atomic_files, formats, results
 from backstream.runs.checkpoints import About, Checkpoints, DamagedCheckpointError
-from backstream.runs.config import Config, Saving
+from backstream.runs.config import Config
 from backstream.runs.store import RunWriter
+from backstream.settings import Saving
 
 from .faulty_disk import FaultyDisk, Killed
 from .stub_reader import ModelError, StubReader

@@ -26,8 +26,9 @@ from backstream.data.sources import open_source
 from backstream.engine.driver import learn
 from backstream.learning import FleetSettings
 from backstream.models import StochasticVolatility
-from backstream.runs.config import Config, Saving
+from backstream.runs.config import Config
 from backstream.runs.store import CHECKPOINTS, RunWriter
+from backstream.settings import Saving
 from benchmarks.harness import Results, console
 
 from .faulty_world import FOLDER

@@ -10,6 +10,7 @@ import typer
 from .evaluate import evaluate
 from .failures import DEBUG, plainly
 from .forecast import forecast
+from .generated import GroupedHelp
 from .inspect import inspect
 from .plot import plot
 from .reproduce import bench, reproduce
@@ -73,7 +74,7 @@ def demo(
 
 
 for _command in (simulate, stream, spark, smooth, forecast, evaluate, plot, inspect, trust, reproduce, bench):
-    app.command()(_command)
+    app.command(cls=GroupedHelp)(_command)
 
 
 def main() -> None:

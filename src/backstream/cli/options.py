@@ -1,4 +1,4 @@
-"""Options that several commands have, and the settings they stand for."""
+"""Options that several commands have."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,17 +42,9 @@ RawOption = Annotated[
     bool,
     typer.Option("--raw", help="Leave text in CSV as it is, also where a spreadsheet or a terminal would act on it."),
 ]
-PrecisionOption = Annotated[Precision | None, typer.Option(help="Of all arithmetic. Default: float32.")]
-
-
-def names(text: str | None) -> list[str] | None:
-    """A list of column names, as y1,y2."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def number_or_word(text: str | None) -> int | str | None:
-    """A whole number where the text is one."""
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else text
+PrecisionOption = Annotated[
+    Precision | None, typer.Option("--precision", help="The precision of all arithmetic. Default: float32.")
+]
 
 
 def parameters(settings: list[str] | None) -> dict[str, Any]:

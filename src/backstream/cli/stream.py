@@ -4,175 +4,93 @@ import os
 import stat
 import sys
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from backstream._terminal import visible
+from backstream.data.columns import Columns
+from backstream.settings import FleetSettings, Saving, Settings
 
 from .failures import NOT_USABLE, Stop, plainly, silence_stdout
-from .options import (
-    ConfigOption,
-    FormatOption,
-    ModelName,
-    PrecisionOption,
-    SetOption,
-    SourceName,
-    names,
-    number_or_word,
-    parameters,
-)
+from .generated import Group, generated
+from .options import ConfigOption, FormatOption, ModelName, PrecisionOption, SetOption, SourceName, parameters
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command is asked for, apart from the settings of the run."""
+
+    out: Annotated[str | None, typer.Option("--out", "-o")] = None
+    """The run directory to write. Without it, or with -, results go to stdout."""
+    resume: bool = False
+    """Continue the run in --out, if there is one."""
+    replay: bool = False
+    """With --resume and standard input: the input starts again from its first row, and rows already read are skipped.
+    Default: the input continues after the last row."""
+    new_rows: bool = False
+    """With --resume: the file holds only rows that the run has not read."""
+    follow: bool = False
+    """Wait for more rows at the end of the file, also after log rotation. Ctrl-C ends."""
+    format: FormatOption = None
+    config: ConfigOption = None
+    precision: PrecisionOption = None
+    set_: SetOption = None
+    particle_devices: Annotated[int, typer.Option("--particle-devices", min=1)] = 1
+    """With --key: devices that share the particles of one stream (recursion)."""
+    print_rows: Annotated[bool | None, typer.Option("--print/--no-print")] = None
+    """Print JSON Lines to stdout. Default: if stdout is a pipe, or without --out."""
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.out is None or self.out == "-" else Path(self.out)
+
+    @property
+    def prints(self) -> bool:
+        if self.print_rows is not None:
+            return self.print_rows
+        return self.path is None or stat.S_ISFIFO(os.fstat(1).st_mode)
+
+    def holds(self, source: str) -> Any:
+        """Which rows of a resumed run the source holds: new ones, those after the last, or all."""
+        return "new" if self.new_rows else "rest" if source == "-" and not self.replay else "all"
+
+
+LEARNING = {
+    "learn": typer.Option("--no-learn", help="Learn nothing: only filter with the model as given."),
+    "learn_parameters": typer.Option(
+        "--learn", metavar="NAME,NAME", help="Learn these parameters of the model, as phi,sigma; or all."
+    ),
+}
+COLUMNS = {
+    "observed": typer.Option("--columns"),
+    "inputs": typer.Option("--input-columns"),
+    "elapsed": typer.Option(
+        "--elapsed",
+        help="Add the time since the previous row (in seconds, for dates) as the last input. Needs --time.",
+    ),
+}
+FLEET = {"common": typer.Option("--own", help="Each stream has its own posterior. Default: one, learned from all.")}
 
 
 @plainly
+@generated(
+    request=Group(Request, "Input and output"),
+    columns=Group(Columns, "Columns", COLUMNS),
+    learning=Group(Settings, "Learning", LEARNING),
+    saving=Group(Saving, "Saving, with --out"),
+    fleet=Group(FleetSettings, "Many streams, with --key", FLEET),
+)
 def stream(
     model: ModelName,
     source: SourceName,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", help="The run directory to write. Without it, or with -, results go to stdout."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")] = False,
-    replay: Annotated[
-        bool,
-        typer.Option(
-            "--replay",
-            help="With --resume and standard input: the input starts again from its first row, and rows already read "
-            "are skipped. Default: the input continues after the last row.",
-        ),
-    ] = False,
-    new_rows: Annotated[
-        bool,
-        typer.Option("--new-rows", help="With --resume: the file holds only rows that the run has not read."),
-    ] = False,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", help="Wait for more rows at the end of the file, also after log rotation. Ctrl-C ends."
-        ),
-    ] = False,
-    columns: Annotated[
-        str | None, typer.Option(help="The observed columns, as y1,y2. Default: all other numeric columns.")
-    ] = None,
-    time: Annotated[str | None, typer.Option(help="The time column. It is copied to the results.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="The column with the name of the stream, to process many streams together.")
-    ] = None,
-    own: Annotated[
-        bool | None,
-        typer.Option("--own", help="With --key: each stream has its own posterior. Default: one, learned from all."),
-    ] = None,
-    tick_rows: Annotated[
-        int | None, typer.Option(help="With --key: maximum number of rows in one update. Default: 64.")
-    ] = None,
-    forget_after: Annotated[
-        int | None,
-        typer.Option(help="With --key: end a stream after this many rows of other streams. Default: 0, never."),
-    ] = None,
-    watched: Annotated[
-        int | None, typer.Option(help="With --key: number of streams that are monitored. Default: 4.")
-    ] = None,
-    input_columns: Annotated[str | None, typer.Option(help="Known inputs of the model, as u1,u2.")] = None,
-    elapsed: Annotated[
-        bool | None,
-        typer.Option(
-            "--elapsed", help="Add the time since the previous row (in seconds, for dates) as the last input."
-        ),
-    ] = None,
-    format: FormatOption = None,
-    set_: SetOption = None,
-    config: ConfigOption = None,
-    family: Annotated[
-        str | None,
-        typer.Option(
-            help="The posterior: guided (reads the model), or conjugate or recurrent (the paper's). Default: guided."
-        ),
-    ] = None,
-    components: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|NUMBER",
-            help="Normal laws that a guided posterior is made of, for several modes. Default: auto, by the first rows.",
-        ),
-    ] = None,
-    no_learn: Annotated[
-        bool, typer.Option("--no-learn", help="Learn nothing: only filter with the model as given.")
-    ] = False,
-    fallback: Annotated[
-        bool | None,
-        typer.Option(
-            "--fallback/--no-fallback",
-            help="Report the posterior from before learning if it predicts better. Default: --fallback. With "
-            "--no-fallback, always report the learned posterior.",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help="The gradient: log-score, window or recursion. Default: depends on the family."),
-    ] = None,
-    lag: Annotated[int | None, typer.Option(help="Rows in the window. Default: 16.")] = None,
-    trajectories: Annotated[
-        int | None, typer.Option(help="Number of sampled trajectories in the window. Default: 4.")
-    ] = None,
-    particles: Annotated[int | None, typer.Option(help="Number of particles of the recursion. Default: 100.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.01 (log-score), 0.003 (window), 0.001 (recursion).")
-    ] = None,
-    rate_halved_after: Annotated[
-        int | None,
-        typer.Option(help="Rows until the learning rate has halved; 0: constant. Default: 30000, or 0 with --horizon."),
-    ] = None,
-    horizon: Annotated[
-        int | None,
-        typer.Option(help="Rows after which the posterior forgets. Default: 4000, with a falling learning rate."),
-    ] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden units of the paper's families. Default: 64.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The random seed. The same seed gives identical results. Default: 0.")
-    ] = None,
-    learn_model: Annotated[
-        bool | None, typer.Option("--learn-model", help="Learn all parameters of the model from the same stream.")
-    ] = None,
-    learn: Annotated[
-        str | None,
-        typer.Option("--learn", metavar="NAMES", help="Learn these parameters of the model, as phi,sigma; or all."),
-    ] = None,
-    model_rate: Annotated[
-        float | None, typer.Option(help="Learning rate of Adam for the model. Default: chosen automatically.")
-    ] = None,
-    model_rate_halved_after: Annotated[
-        int | None, typer.Option(help="Rows until --model-rate has halved; 0: constant. Default: 30000.")
-    ] = None,
-    model_horizon: Annotated[
-        int | None, typer.Option(help="Rows after which the model's parameters forget. Default: never.")
-    ] = None,
-    precision: PrecisionOption = None,
-    monitor_every: Annotated[
-        int | None, typer.Option(help="Rows between two reports of the monitor. Default: 500.")
-    ] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Rows between two checkpoints. Default: 1000.")] = None,
-    checkpoint_seconds: Annotated[
-        float | None,
-        typer.Option(help="Also save new rows after this many seconds. Default: 0, off."),
-    ] = None,
-    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep. Default: 3.")] = None,
-    keep_results: Annotated[
-        str | None,
-        typer.Option(
-            help="How much of the latest results stays: rows (100000), an age (7d) or a size (2GB). Default: all."
-        ),
-    ] = None,
-    particle_devices: Annotated[
-        int, typer.Option(min=1, help="With --key: devices that share the particles of one stream (recursion).")
-    ] = 1,
-    print_rows: Annotated[
-        bool | None,
-        typer.Option(
-            "--print/--no-print", help="Print JSON Lines to stdout. Default: if stdout is a pipe, or without --out."
-        ),
-    ] = None,
+    request: dict[str, Any],
+    columns: dict[str, Any],
+    learning: dict[str, Any],
+    saving: dict[str, Any],
+    fleet: dict[str, Any],
 ) -> None:
     """Learn online from a stream. Each row is used once, and the filtered state is written as the rows arrive.
 
@@ -187,69 +105,25 @@ def stream(
 
     Example: backstream stream chaotic-rnn plant.csv --set dim=2 --key sensor_id --time at --out run/
     """
+    asked = Request(**request)
+    if learning.get("learn_parameters") == ["all"]:
+        learning = learning | {"learn_model": True, "learn_parameters": None}
     flags = {
-        "precision": precision,
-        "model": {"name": model, "parameters": parameters(set_)},
-        "learning": {
-            "family": family,
-            "components": number_or_word(components),
-            "learn": False if no_learn else None,
-            "fallback": fallback,
-            "method": method,
-            "lag": lag,
-            "trajectories": trajectories,
-            "particles": particles,
-            "rate": rate,
-            "rate_halved_after": rate_halved_after,
-            "width": width,
-            "seed": seed,
-            "learn_model": True if learn == "all" else learn_model,
-            "learn_parameters": None if learn == "all" else names(learn),
-            "model_rate": model_rate,
-            "model_rate_halved_after": model_rate_halved_after,
-            "model_horizon": model_horizon,
-            "horizon": horizon,
-            "monitor_every": monitor_every,
-        },
-        "columns": {"observed": names(columns), "time": time, "inputs": names(input_columns), "elapsed": elapsed}
-        | {"key": key},
-        "saving": {
-            "checkpoint_every": checkpoint_every,
-            "checkpoint_seconds": checkpoint_seconds,
-            "keep": keep,
-            "keep_results": keep_results,
-        },
-        "fleet": {
-            "common": None if own is None else not own,
-            "tick_rows": tick_rows,
-            "forget_after": forget_after,
-            "watched": watched,
-        },
+        "precision": asked.precision,
+        "model": {"name": model, "parameters": parameters(asked.set_)},
+        "learning": learning,
+        "columns": columns,
+        "saving": saving,
+        "fleet": fleet,
     }
-    path = None if out is None or out == "-" else Path(out)
-    shown = print_rows if print_rows is not None else path is None or stat.S_ISFIFO(os.fstat(1).st_mode)
-    holds = "new" if new_rows else "rest" if source == "-" and not replay else "all"
-    _run(_Request(source, path, resume, holds, follow, format, shown, particle_devices), flags, config)
+    _run(asked, source, flags)
 
 
-class _Request(NamedTuple):
-    """What is asked for beside the settings of the run."""
-
-    source: str
-    path: Path | None
-    resume: bool
-    holds: Any
-    follow: bool
-    format: Any
-    shown: bool
-    particle_devices: int
-
-
-def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> None:
+def _run(asked: Request, source: str, flags: dict[str, Any]) -> None:
     from backstream.errors import InputError
 
-    if asked.source != "-" and not Path(asked.source).exists():  # said before seconds are spent on imports
-        raise InputError(f"There is no file {asked.source}.")
+    if source != "-" and not Path(source).exists():  # before seconds are spent on imports
+        raise InputError(f"There is no file {source}.")
     if asked.path is None and asked.resume:
         raise InputError("--resume needs the run directory: add --out run/.")
     stop = Stop()
@@ -260,19 +134,19 @@ def _run(asked: _Request, flags: dict[str, Any], config_file: Path | None) -> No
 
     if asked.path is not None:
         check_directory(asked.path, asked.resume)
-    config, expected = effective(flags, config_file, asked.path)
+    config, expected = effective(flags, asked.config, asked.path)
     if asked.particle_devices > 1 and config.columns.key is None:
         raise InputError("--particle-devices needs --key, also for a single stream.")
     jax_setup.start(config.precision)
-    verdict = _learn(asked, config, expected, stop)
+    verdict = _learn(asked, source, config, expected, stop)
     if stop.requested():
         raise typer.Exit(stop.exit_code())
     if verdict is not None and verdict.kind == "failed":
         raise typer.Exit(NOT_USABLE)
 
 
-def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
-    """The verdict in the end; None where no row was read."""
+def _learn(asked: Request, name: str, config: Any, expected: Any, stop: Stop) -> Any:
+    """Returns the verdict; None if no row was read."""
     from backstream.engine.driver import learn
     from backstream.engine.preparation import check_fit
     from backstream.engine.progress import ProgressLine
@@ -280,7 +154,7 @@ def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
     from backstream.runs.store import RunWriter
 
     model, choice = find(config.model.name, config.model.parameters, expected, asked.path)
-    source = _opened(asked, config, stop)
+    source = _opened(asked, name, config, stop)
     config = replace(config, model=choice, columns=source.columns)
     check_fit(model, config)
     output = _Output(asked, config.text())
@@ -294,7 +168,7 @@ def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
                 config,
                 writer,
                 mesh=_mesh(asked, config),
-                holds=asked.holds,
+                holds=asked.holds(name),
                 stopped=stop.requested,
                 warn=line.say,
             )
@@ -308,20 +182,20 @@ def _learn(asked: _Request, config: Any, expected: Any, stop: Stop) -> Any:
     return verdict
 
 
-def _opened(asked: _Request, config: Any, stop: Stop) -> Any:
+def _opened(asked: Request, name: str, config: Any, stop: Stop) -> Any:
     from backstream.data.sources import open_source
     from backstream.errors import InputError
 
     options = {"format": asked.format, "follow": asked.follow, "dtype": config.precision, "stopped": stop.requested}
     try:
-        return open_source(asked.source, config.columns, **options)
+        return open_source(name, config.columns, **options)
     except InputError:
         if stop.requested():  # while it waited for the first row
             raise typer.Exit(stop.exit_code()) from None
         raise
 
 
-def _mesh(asked: _Request, config: Any) -> Any:
+def _mesh(asked: Request, config: Any) -> Any:
     from backstream.errors import InputError
     from backstream.learning.multistream.sharding import device_mesh
 
@@ -336,7 +210,7 @@ def _mesh(asked: _Request, config: Any) -> Any:
 class _Output:
     """What is said of a stream while it is learned from, and in the end."""
 
-    def __init__(self, asked: _Request, config: str):
+    def __init__(self, asked: Request, config: str):
         self._asked, self._config = asked, config
         self._last = self._refused = 0
 
@@ -346,7 +220,7 @@ class _Output:
 
         begun, self._last = self._last > 0, piece.position
         self._refused += int(piece.rows.refused.sum())
-        if not self._asked.shown:
+        if not self._asked.prints:
             return
         try:
             write_rows(_printed(piece.rows), None if begun else self._config)

@@ -12,13 +12,13 @@ from backstream.data.arrays import as_table
 from backstream.data.columns import Columns
 from backstream.data.sources import ALL, open_source
 from backstream.errors import InputError
-from backstream.learning import FleetSettings, Settings
 from backstream.learning.parameters import ALL_PARAMETERS, steps_by_name
 from backstream.models import StateSpaceModel
-from backstream.runs.config import Config, Precision, Saving
+from backstream.runs.config import Config, Precision
 from backstream.runs.memory import MemoryRun
 from backstream.runs.model_registry import describe
 from backstream.runs.store import check_directory
+from backstream.settings import FleetSettings, Saving, Settings
 
 from .advance import Warn, advance, write
 from .memory_result import MemoryResult

@@ -1,14 +1,16 @@
 """Learning: λ and θ move here, and only here."""
 
+from backstream.settings import FleetSettings, Settings
+
 from .averaging import Averaging
 from .monitor import Monitor, Report
-from .multistream.fleet import Fleet, FleetSettings
+from .multistream.fleet import Fleet
 from .multistream.panel import Panel, PanelState
 from .offline import Fit, fit, fit_within_epochs
 from .online import OnlineLearner
 from .particle_reference import Reference
 from .per_step import PerStepLearner
-from .presets import Settings, build, default_learner
+from .presets import build, default_learner
 from .records import Info, LearnerState
 from .steps import Settling
 from .theta import Evidence, Parameter, current_parameters, step_evidence

@@ -15,10 +15,12 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, PyTree
 
+from backstream.settings import LEAST_MODEL_HORIZON
+
 SEARCH_BLOCK, SCORES_PER_PARAMETER = 200, 25
 """Rows of the first blocks: so many, or so many for each parameter. A block has as many scores for each parameter too:
 where a score is the mean of many rows, few of them would make a poor J."""
-WATCH_BLOCK = 250
+WATCH_BLOCK = LEAST_MODEL_HORIZON
 """Rows over which a jump is looked for."""
 RECENT = 50
 """Scores over which the search averages."""

@@ -7,41 +7,14 @@ from typing import Any, Literal
 from backstream._version import __version__
 from backstream.data.columns import Columns
 from backstream.errors import InputError
-from backstream.learning import FleetSettings, Settings
 from backstream.runs import formats, toml
+from backstream.settings import FleetSettings, Saving, Settings
 
 from .model_registry import ModelChoice
-from .retention import Retention
 
 Precision = Literal["float32", "float64"]
 OF_RUNS = ("format_version", "version")
 """What says who wrote a configuration, and is no setting."""
-
-
-@dataclass(frozen=True)
-class Saving:
-    """When and how a run is written to disk."""
-
-    checkpoint_every: int = 1000
-    """The number of rows between two checkpoints. Each part of the results has this many rows."""
-    keep: int = 3
-    """The number of checkpoints to keep."""
-    checkpoint_seconds: float = 0.0
-    """Seconds after which what is not saved yet is saved, however few rows there are; 0: by rows only."""
-    keep_results: str = ""
-    """How much of the latest results stays, at least: rows ("100000"), an age ("7d") or a size ("2GB"); empty: all."""
-
-    def __post_init__(self):
-        for name, least in (("checkpoint_every", 1), ("keep", 1), ("checkpoint_seconds", 0)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
-        try:
-            self.retention()
-        except ValueError as error:
-            raise ValueError(f"keep_results: {error}") from None
-
-    def retention(self) -> Retention:
-        return Retention.parse(self.keep_results)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import hashlib
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from backstream.learning.records import Info, blank_infos
 from backstream.learning.tally import Tally, poor_coverage
 from backstream.learning.verdict import Reason, Verdict
 from backstream.learning.watched_learner import circumstances
+from backstream.settings import FleetSettings
 
 from .members import Member, MemberColumns, decode, encode, sizes
 from .panel import Panel, PanelState
@@ -24,31 +25,6 @@ from .panel import Panel, PanelState
 LEAST_CAPACITY = 8
 SHOWN = 3
 """How many of the streams that stand out are named."""
-
-
-@dataclass(frozen=True)
-class FleetSettings:
-    """How many streams are learned from together."""
-
-    common: bool = True
-    """Whether all streams have one λ (and θ), learned from all of them; otherwise each has its own."""
-    tick_rows: int = 64
-    """Rows in one tick at most: with a common λ, those whose gradients are averaged for one step."""
-    forget_after: int = 0
-    """A stream is ended when so many rows of others have come since its last; 0 keeps all streams."""
-    watched: int = 4
-    """Streams that the monitor looks at: the first to begin, and others when those end."""
-
-    def __post_init__(self):
-        if self.tick_rows < 1:
-            raise ValueError(f"tick_rows must be at least 1, not {self.tick_rows}.")
-        if self.forget_after and self.forget_after < self.tick_rows:
-            raise ValueError(
-                f"forget_after must be 0, or at least tick_rows, which is {self.tick_rows}; it is {self.forget_after}."
-            )
-        for name in ("forget_after", "watched"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
 
 
 class Tree(NamedTuple):
