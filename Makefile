@@ -37,11 +37,12 @@ test-setup: $(INSTALLED)  ## install on every Python that is found, from the loc
 test-spark: $(SPARK)/.installed  ## run the tests of fleets on Spark; needs Java 17, and installs pyspark into .venv-spark
 	PYSPARK_PYTHON=$(abspath $(SPARK))/bin/python $(SPARK)/bin/python -m pytest tests/spark $(ARGS)
 
-lint: $(INSTALLED)  ## check style, format, types and the direction of imports
+lint: $(INSTALLED)  ## check style, format, types, the direction of imports and the sizes of files and functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.check_sizes
 
 mutants: $(INSTALLED)  ## make small errors in the package one by one, and report how many the tests notice; half an hour
 	$(BIN)/python -m tools.mutants

@@ -29,7 +29,7 @@ def linear(num_steps=T):
 def recurrent():
     """A family whose kernels are not affine, with d = 1."""
     p = ChaoticRNN.random(1, key=jax.random.key(0))
-    q = Recurrent.create(1, 1, width=4, key=jax.random.key(1), state_scale=0.3, obs_scale=0.3)
+    q = Recurrent.create(1, 1, width=4, key=jax.random.key(1), scales=(0.3, 0.3))
     return p, q, p.simulate(3, key=jax.random.key(2))[1]
 
 

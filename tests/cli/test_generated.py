@@ -74,7 +74,7 @@ def test_only_what_was_given_is_passed_on(bake):
         "-s",
         "2",
     ]
-    assert bake(*words.split())[0] == {
+    assert bake(*words)[0] == {
         "flour": "rye",
         "water": 0.5,
         "seeds": ["poppy", "flax"],

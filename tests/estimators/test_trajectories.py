@@ -77,7 +77,7 @@ def test_backward_trajectories_are_unbiased():
 def test_kernels_that_are_not_affine():
     """A family of networks, whose kernels' precisions depend on x, against quadrature."""
     p = ChaoticRNN.random(1, key=jax.random.key(0))
-    q = Recurrent.create(1, 1, width=4, key=jax.random.key(1), state_scale=0.3, obs_scale=0.3)
+    q = Recurrent.create(1, 1, width=4, key=jax.random.key(1), scales=(0.3, 0.3))
     ys = p.simulate(3, key=jax.random.key(2))[1]
     value, gradient = eqx.filter_jit(eqx.filter_value_and_grad(lambda q: quadrature.elbo(p, q, ys)))(q)
     estimator = BackwardTrajectories(1)

@@ -453,7 +453,7 @@ ONES = jnp.ones(2)
         (lambda: Kalman.create(ONES, ONES, ONES, jnp.eye(2), ONES, -ONES), "R, a vector of standard deviations,"),
         (lambda: Conjugate.create(2, 2, 0, key=KEY), "width, the number of hidden units, must be at least 1, not 0"),
         (lambda: Conjugate.create(2, 2, scale=-1.0, key=KEY), "scale must be positive, not -1.0"),
-        (lambda: Recurrent.create(2, 2, obs_scale=0.0, key=KEY), "obs_scale must be positive, but is 0.0"),
+        (lambda: Recurrent.create(2, 2, scales=(1.0, 0.0), key=KEY), "Each of the scales must be positive, but is 0.0"),
         (lambda: PerStep.create(2, 2, std=-1.0, key=KEY), "std must be positive, but is -1.0"),
     ],
 )

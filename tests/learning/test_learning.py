@@ -120,7 +120,7 @@ def test_settings_choose_family_and_gradient():
     assert gradient_method(Settings(learn_model=True), many) == "window", "81 derivatives are too many to carry forward"
     for wrong, sentence in (
         ({"family": "conjugate", "method": "log-score"}, "has no log score"),
-        ({"learn": False, "learn_model": True}, "nothing that could find the model"),
+        ({"learn": False, "learn_model": True}, "cannot be found without learning"),
         ({"rate": -1.0}, "rate must be a positive number"),
     ):
         with pytest.raises(ValueError, match=sentence):

@@ -7,11 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from backstream.estimators import FixedLag, RecursiveScore, Renewal, moments
+from backstream.estimators import FixedLag, RecursiveScore, Renewal, Truncated, moments
 from backstream.learning import OnlineLearner, Panel
 from backstream.learning.averaging import Averaging
 from backstream.learning.multistream import tick_layout as layout
-from backstream.learning.multistream.panel import _over_particles
 from linear_gaussian import family, model
 
 KEY = jax.random.key(3)
@@ -151,6 +150,13 @@ def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
             assert_close(estimator.expectation(found.q, found.carry), functionals[stream])
 
 
-def test_a_model_may_have_a_field_that_is_named_like_one_of_a_carry():
-    for path, divided in ((".carry.particles.z", True), (".carry.H.at_samples", True), (".q.dynamics.z", False)):
-        assert _over_particles([jax.tree_util.GetAttrKey(name) for name in path[1:].split(".")]) == divided
+def test_a_carry_says_what_is_divided_over_devices():
+    """All that has one row for each of 6 samples, and nothing else, whatever the fields of a model are called."""
+    p, q = model(), family()
+    for estimator in (RecursiveScore(6, learn_model=True), RecursiveScore(6, sensitivity=Truncated(2))):
+        carry = eqx.filter_eval_shape(lambda e=estimator: e.init(p, q, jnp.zeros(q.obs_dim), key=jax.random.key(0))[0])
+        marks = estimator.by_sample(carry)
+        assert jax.tree.map(lambda leaf: leaf.shape[:1] == (6,), carry) == marks and any(jax.tree.leaves(marks))
+    other = FixedLag(2, 2)
+    carry = eqx.filter_eval_shape(lambda: other.init(p, q, jnp.zeros(q.obs_dim), key=jax.random.key(0))[0])
+    assert not any(jax.tree.leaves(other.by_sample(carry)))

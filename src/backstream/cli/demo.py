@@ -2,19 +2,19 @@
 
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import jax
 import matplotlib.pyplot as plt
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from backstream import metrics, plots, posterior
-from backstream.families import Guided
-from backstream.learning import Monitor, default_learner
+from backstream.families import BackwardFamily, Guided
+from backstream.learning import Monitor, Report, default_learner
 from backstream.models import ChaoticRNN
 
 FRESH = 1000
@@ -26,17 +26,48 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
     key_model, key_data, key_fresh, key_learner, key_limit = jax.random.split(jax.random.key(seed), 5)
     p = ChaoticRNN.random(dim, key=key_model)
     _, ys = p.simulate(observations, key=key_data)
-    states, fresh = p.simulate(FRESH, key=key_fresh)
+    test = Test(p, *p.simulate(FRESH, key=key_fresh))
     console.print(
         f"A chaotic recurrent network with {dim} hidden states, observed with Student-t noise "
         f"(2 degrees of freedom): {observations:,} observations, each read once."
     )
-
-    learner, monitor = default_learner(p), Monitor(window=1000)
     q = Guided.from_model(p)
-    before = posterior.smooth(p, q, fresh), posterior.filter(p, q, fresh)
-    state, _ = learner.step(learner.init(q, key=key_learner), ys[0])
-    watch, curve, reports = monitor.begin(state), [(0, metrics.delta(before[0].mean, states))], []
+    learned, curve, reports = _learn(test, q, ys, console, key_learner)
+    with console.status("Computing the best possible result: a particle filter and smoother with the true model …"):
+        limit = metrics.particle_limit(p, test.ys, key=key_limit)
+    best = metrics.delta(limit.smoothed, test.states), metrics.delta(limit.filtered, test.states)
+    console.print(_table(test.errors(q), test.errors(learned), best, metrics.delta(test.ys, test.states)))
+    covered = metrics.coverage(*posterior.smooth(p, learned, test.ys).interval(0.9), test.states)
+    console.print(f"The 90 % bands of the smoothed states contain {100 * covered:.0f} % of the true states.")
+    warnings = [warning for report in reports for warning in report.warnings]
+    console.print(f"Monitor: {len(warnings)} warnings in {len(reports)} reports.")
+    console.print(f"Picture: {plots.save(_figure(test, learned, curve, best[0]), out)}")
+    console.print("Next steps, with these data or your own (see also backstream --help):")
+    console.print("  backstream simulate chaotic-rnn -n 5000 --set dim=5 -o obs.csv")
+    console.print("  backstream stream chaotic-rnn obs.csv --set dim=5 --out run/")
+    console.print("  backstream plot run/")
+
+
+class Test(NamedTuple):
+    """Data that nothing is learned from."""
+
+    p: ChaoticRNN
+    states: jax.Array
+    ys: jax.Array
+
+    def errors(self, q: BackwardFamily) -> tuple[float, float]:
+        """Of the smoothed and the filtered states."""
+        smoothed, filtered = posterior.smooth(self.p, q, self.ys), posterior.filter(self.p, q, self.ys)
+        return metrics.delta(smoothed.mean, self.states), metrics.delta(filtered.mean, self.states)
+
+
+def _learn(
+    test: Test, q: BackwardFamily, ys: jax.Array, console: Console, key: jax.Array
+) -> tuple[BackwardFamily, list[tuple[int, float]], list[Report]]:
+    """The learned posterior, its smoothing error on the test data as rows were read, and the monitor's reports."""
+    learner, monitor = default_learner(test.p), Monitor(window=1000)
+    state, _ = learner.step(learner.init(q, key=key), ys[0])
+    watch, curve, reports = monitor.begin(state), [(0, test.errors(q)[0])], []
     columns = (
         BarColumn(bar_width=8),
         TextColumn("{task.completed:>6,.0f} read"),
@@ -45,15 +76,15 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
         TextColumn("ELBO {task.fields[unbiased]:>5}"),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=observations, completed=1, speed="…", elbo="…", unbiased="…")
-        for start in range(1, observations, monitor.window):
+        task = progress.add_task("", total=len(ys), completed=1, speed="…", elbo="…", unbiased="…")
+        for start in range(1, len(ys), monitor.window):
             block = ys[start : start + monitor.window]
             state, infos = learner.scan(state, block)
             if len(block) == monitor.window:
                 watch, report = monitor.look(learner, watch, state, infos, block)
                 reports.append(report)
-                smoothed = posterior.smooth(p, state.result(), fresh)
-                curve.append((int(state.t), metrics.delta(smoothed.mean, states)))
+                smoothed = posterior.smooth(test.p, state.result(), test.ys)
+                curve.append((int(state.t), metrics.delta(smoothed.mean, test.states)))
                 speed = progress.tasks[0].speed
                 progress.update(
                     task,
@@ -62,43 +93,32 @@ def run(out: Path, dim: int, observations: int, seed: int) -> None:
                     unbiased=f"{report.unbiased_elbo:.2f}",
                 )
             progress.update(task, advance=len(block))
+    return state.result(), curve, reports
 
-    with console.status("Computing the best possible result: a particle filter and smoother with the true model …"):
-        limit = metrics.particle_limit(p, fresh, key=key_limit)
-    smoothed, filtered = posterior.smooth(p, state.result(), fresh), posterior.filter(p, state.result(), fresh)
+
+def _table(before: tuple[float, float], after: tuple[float, float], best: tuple[float, float], raw: float) -> Table:
     table = Table(title=f"Error of the estimated states on {FRESH:,} fresh observations (RMSE)")
     for name in ("", "smoothing", "filtering"):
         table.add_column(name, justify="left" if not name else "right")
-    raw = metrics.delta(fresh, states)
-    rows = [
-        ("the observation itself", raw, raw),
-        (
-            "reading the model, nothing learned",
-            metrics.delta(before[0].mean, states),
-            metrics.delta(before[1].mean, states),
-        ),
-        ("after learning online", metrics.delta(smoothed.mean, states), metrics.delta(filtered.mean, states)),
-        ("particle limit", metrics.delta(limit.smoothed, states), metrics.delta(limit.filtered, states)),
-    ]
-    for name, *values in rows:
+    for name, values in (
+        ("the observation itself", (raw, raw)),
+        ("reading the model, nothing learned", before),
+        ("after learning online", after),
+        ("particle limit", best),
+    ):
         table.add_row(name, *(f"{value:.4f}" for value in values))
-    above = np.array(rows[2][1:]) / np.array(rows[3][1:]) - 1
+    above = [value / least - 1 for value, least in zip(after, best, strict=True)]
     table.add_row("above the limit", *(f"{100 * value:+.1f} %" for value in above))
-    console.print(table)
-    covered = metrics.coverage(*smoothed.interval(0.9), states)
-    console.print(f"The 90 % bands of the smoothed states contain {100 * covered:.0f} % of the true states.")
-    warnings = [warning for report in reports for warning in report.warnings]
-    console.print(f"Monitor: {len(warnings)} warnings in {len(reports)} reports.")
+    return table
 
+
+def _figure(test: Test, q: BackwardFamily, curve: list[tuple[int, float]], best: float) -> Any:
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6.5), layout="constrained")
     shown = slice(0, 250)
-    filtered, smoothed = (posterior.Marginals(law.mean[shown], law.cov[shown]) for law in (filtered, smoothed))
-    plots.states(top, filtered, smoothed, truth=states[shown], observed=fresh[shown])
+    laws = posterior.filter(test.p, q, test.ys), posterior.smooth(test.p, q, test.ys)
+    filtered, smoothed = (posterior.Marginals(law.mean[shown], law.cov[shown]) for law in laws)
+    plots.states(top, filtered, smoothed, truth=test.states[shown], observed=test.ys[shown])
     top.set_title("Fresh data, after learning")
     t, values = zip(*curve, strict=True)
-    plots.learning_curve(bottom, t, values, "learned online", rows[3][1], "smoothing RMSE on fresh data")
-    console.print(f"Picture: {plots.save(figure, out)}")
-    console.print("Next steps, with these data or your own (see also backstream --help):")
-    console.print("  backstream simulate chaotic-rnn -n 5000 --set dim=5 -o obs.csv")
-    console.print("  backstream stream chaotic-rnn obs.csv --set dim=5 --out run/")
-    console.print("  backstream plot run/")
+    plots.learning_curve(bottom, t, values, "learned online", best, "smoothing RMSE on fresh data")
+    return figure

@@ -44,19 +44,13 @@ def evaluate(
 
     Example: backstream evaluate run/ --states states.csv --source obs.csv --limit 10000
     """
-    from dataclasses import asdict
-
-    import numpy as np
-
-    from backstream import metrics
     from backstream.errors import InputError
     from backstream.runs.store import open_config, read_verdict
 
     from .open_run import conclude, open_run, read_scored, say_verdict
 
     config, filtered = open_config(run), read_scored(run)
-    pits = [name for name in filtered.column_names if name.startswith("pit_")]
-    predicted = metrics.predictive_scores(filtered["log_score"], np.column_stack([filtered[name] for name in pits]))
+    predicted = _predictions(filtered)
     opened, lines, judged = None, [], 0
     if states is not None:
         opened = open_run(run, model)
@@ -65,11 +59,7 @@ def evaluate(
         raise InputError("--source and --limit need the true states: --states FILE.")
     verdict = read_verdict(run, config)
     if as_json:
-        found = {name: {"rmse": error, "coverage": covered} for name, error, covered in lines}
-        scores = {name: None if value != value else value for name, value in predicted._asdict().items()}
-        health = None if verdict is None else verdict.record()
-        json.dump(found | {"predictive": scores, "health": health, "config": asdict(config)}, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        _print_json(lines, predicted, verdict, config)
     else:
         _show_scores(predicted, config.columns.observed)
         if lines:
@@ -77,6 +67,26 @@ def evaluate(
     say_verdict(verdict)
     if opened is not None:
         conclude(opened)
+
+
+def _predictions(filtered: Any) -> Any:
+    """How well the rows were predicted."""
+    import numpy as np
+
+    from backstream import metrics
+
+    pits = [name for name in filtered.column_names if name.startswith("pit_")]
+    return metrics.predictive_scores(filtered["log_score"], np.column_stack([filtered[name] for name in pits]))
+
+
+def _print_json(lines: list[Line], predicted: Any, verdict: Any, config: Any) -> None:
+    from dataclasses import asdict
+
+    found = {name: {"rmse": error, "coverage": covered} for name, error, covered in lines}
+    scores = {name: None if value != value else value for name, value in predicted._asdict().items()}
+    health = None if verdict is None else verdict.record()
+    json.dump(found | {"predictive": scores, "health": health, "config": asdict(config)}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
 
 
 def _errors(

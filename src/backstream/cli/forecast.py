@@ -42,11 +42,8 @@ def forecast(
 
     Example: backstream forecast run/ --horizon 50 --out ahead.csv
     """
-    import numpy as np
     import pyarrow as pa
 
-    from backstream.data.columns import Columns
-    from backstream.data.sources import open_source, read_all
     from backstream.errors import InputError
     from backstream.runs.tables import check_suffix, write_result
 
@@ -56,37 +53,53 @@ def forecast(
     if target != "-":
         check_suffix(Path(target))
     opened = open_run(run, model)
-    columns, known = opened.config.columns, None
-    wanted = (*columns.inputs, *(["elapsed"] if columns.elapsed else []))
-    if wanted:
-        if inputs is None:
-            raise InputError(
-                f"The model has inputs ({', '.join(wanted)}): give those of the next {horizon} rows with --inputs FILE."
-            )
-        known = read_all(open_source(inputs, Columns(observed=wanted), dtype=opened.config.precision)).ys
-        if len(known) < horizon or not np.isfinite(known[:horizon]).all():
-            raise InputError(f"{inputs} must hold {horizon} rows without empty cells; it holds {len(known)}.")
-        known = known[:horizon].astype(opened.config.precision)
+    known = _known_inputs(opened.config, inputs, horizon)
     streams = [None] if opened.learned.fleet is None else stream or opened.streams()
     if not streams:
         raise InputError(f"{run} has no live stream, so there is nothing to forecast.")
-    tables = []
-    for one in streams:
-        ahead = opened.forecast(horizon, known, samples, one)
-        parts: dict[str, Any] = {} if one is None else {"key": [one] * horizon}
-        parts |= {"step": np.arange(1, horizon + 1)}
-        for prefix, draws, labels in (
-            ("state_", ahead.states, None),
-            ("", ahead.observations, columns.observed),
-        ):
-            table = draws.to_arrow(level).drop_columns("row")
-            for name in table.column_names:
-                what, _, index = name.rpartition("_")
-                label = f"{prefix}{name}" if labels is None else f"{labels[int(index)]}_{what}"
-                parts[label] = table[name]
-        tables.append(pa.table(parts))
+    tables = [
+        _table(opened.forecast(horizon, known, samples, one), one, opened.config.columns.observed, level)
+        for one in streams
+    ]
     write_result(pa.concat_tables(tables), target, opened.config.text(), raw)
     if target != "-":
         which = f"row {opened.learned.position:,}" if streams == [None] else f"the last of {len(streams):,} streams"
         print(f"{horizon} rows after {which} in {target}.", file=sys.stderr)
     say_verdict(opened.health)
+
+
+def _known_inputs(config: Any, file: Path | None, horizon: int) -> Any:
+    """The inputs of the next rows; None if the model has none."""
+    import numpy as np
+
+    from backstream.data.columns import Columns
+    from backstream.data.sources import open_source, read_all
+    from backstream.errors import InputError
+
+    wanted = (*config.columns.inputs, *(["elapsed"] if config.columns.elapsed else []))
+    if not wanted:
+        return None
+    if file is None:
+        raise InputError(
+            f"The model has inputs ({', '.join(wanted)}): give those of the next {horizon} rows with --inputs FILE."
+        )
+    known = read_all(open_source(file, Columns(observed=wanted), dtype=config.precision)).ys
+    if len(known) < horizon or not np.isfinite(known[:horizon]).all():
+        raise InputError(f"{file} must hold {horizon} rows without empty cells; it holds {len(known)}.")
+    return known[:horizon].astype(config.precision)
+
+
+def _table(ahead: Any, stream: str | None, observed: tuple[str, ...], level: float) -> Any:
+    """The forecast of one stream as a table: a row for each step."""
+    import numpy as np
+    import pyarrow as pa
+
+    states, observations = ahead.states.to_arrow(level), ahead.observations.to_arrow(level)
+    parts: dict[str, Any] = {} if stream is None else {"key": [stream] * len(states)}
+    parts["step"] = np.arange(1, len(states) + 1)
+    parts |= {f"state_{name}": states[name] for name in states.column_names if name != "row"}
+    for name in observations.column_names:
+        what, _, index = name.rpartition("_")
+        if name != "row":
+            parts[f"{observed[int(index)]}_{what}"] = observations[name]
+    return pa.table(parts)

@@ -85,6 +85,11 @@ class OnlineEstimator(eqx.Module):
         """Whether there is a gradient in λ."""
         return True
 
+    def by_sample(self, carry: Carry) -> PyTree:
+        """Which leaves of a carry have one row for each sample, so that several devices can share them: a tree like the
+        carry, of True and False."""
+        return jax.tree.map(lambda _: False, carry)
+
     def fixed_filter(self, carry: Carry) -> State | None:
         """a_t, for an estimator under which neither λ nor θ ever moves; None for all others."""
         return None

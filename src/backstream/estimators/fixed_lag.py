@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from backstream._jax.branching import branch
+from backstream._jax.batched_cond import branch
 from backstream._jax.choosing import choose
 from backstream._jax.compensated_sums import CompensatedSum
 from backstream.families.backward import Chain, backward_chain, first_state, sample_backward, sample_chain

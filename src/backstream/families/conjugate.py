@@ -40,12 +40,11 @@ class Conjugate(BackwardFamily):
         *,
         key: Array,
         full_transition: bool = False,
-        low: float = 0.9,
-        high: float = 1.0,
+        entries: tuple[float, float] = (0.9, 1.0),
         scale: float = 0.1,
         dtype=None,
     ) -> "Conjugate":
-        """The paper's start: A diagonal with entries U[low, high], prior N(0, scale²), noise N(0, scale²).
+        """The paper's start: A diagonal with uniform `entries`, prior N(0, scale²), noise N(0, scale²).
 
         With `full_transition` the other entries of A, at first zero, are learned as well.
         """
@@ -53,7 +52,7 @@ class Conjugate(BackwardFamily):
             raise ValueError(f"scale must be positive, not {scale}.")
         dtype = jnp.result_type(float) if dtype is None else dtype
         key_a, key_net = jax.random.split(key)
-        A = jax.random.uniform(key_a, (state_dim,), dtype, minval=low, maxval=high)
+        A = jax.random.uniform(key_a, (state_dim,), dtype, minval=entries[0], maxval=entries[1])
         scales = jnp.full(state_dim, scale, dtype)
         dynamics = LinearDynamics.create(
             jnp.zeros(state_dim, dtype), scales, jnp.diag(A) if full_transition else A, scales

@@ -64,17 +64,16 @@ class Recurrent(BackwardFamily):
         key: Array,
         cell: Callable[..., Callable[[Array, Array], Array]] = eqx.nn.GRUCell,
         diagonal: bool = False,
-        state_scale: float = 1.0,
-        obs_scale: float = 1.0,
+        scales: tuple[float, float] = (1.0, 1.0),
         dtype=None,
     ) -> "Recurrent":
         """`width` is the number of units in a_t and in the networks.
 
-        `cell` makes the recurrent cell: `eqx.nn.GRUCell`, `TanhCell` or anything that is called like them. The scales
-        are first guesses of the size of x and y; they are learned further.
+        `cell` makes the recurrent cell: `eqx.nn.GRUCell`, `TanhCell` or anything that is called like them. The `scales`
+        are first guesses of the size of x and y. They are learned too.
         """
-        require_positive("state_scale", state_scale)
-        require_positive("obs_scale", obs_scale)
+        for scale in scales:
+            require_positive("Each of the scales", scale)
         dtype = jnp.result_type(float) if dtype is None else dtype
         d = state_dim
         key_cell, key_first, key_marginal, key_potential = jax.random.split(key, 4)
@@ -84,8 +83,8 @@ class Recurrent(BackwardFamily):
             0.1 * jax.random.normal(key_first, (width,), dtype),
             perceptron(width, outputs, width, key=key_marginal, dtype=dtype),
             perceptron(d, 2 * d, width, key=key_potential, dtype=dtype),
-            jnp.full(d, jnp.log(state_scale), dtype),
-            jnp.full(obs_dim, jnp.log(obs_scale), dtype),
+            jnp.full(d, jnp.log(scales[0]), dtype),
+            jnp.full(obs_dim, jnp.log(scales[1]), dtype),
         )
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from backstream._jax.branching import branch
+from backstream._jax.batched_cond import branch
 from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
 from backstream.families.base import BackwardFamily, ScoringFamily

@@ -14,8 +14,8 @@ import numpy as np
 from backstream.errors import InputError
 from backstream.learning import Panel, PanelState
 from backstream.learning.multistream.fleet import words
+from backstream.learning.multistream.gradient_sums import Sums, read_sums
 from backstream.learning.multistream.packing import pack_ticks
-from backstream.learning.multistream.sums import Sums, read_sums
 from backstream.models.density import ModelShape, check_inputs, check_model, check_observations
 from backstream.runs.checkpoints import DamagedCheckpointError
 from backstream.runs.packed import pack, unpack

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from backstream.errors import RunError
 from backstream.learning import LearnerState
-from backstream.learning.multistream.sums import Sums, add, nothing, step
+from backstream.learning.multistream.gradient_sums import Sums, add, nothing, step
 from backstream.runs.packed import pack, unpack
 
 from .bucket import Bucket

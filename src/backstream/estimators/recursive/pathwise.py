@@ -88,6 +88,22 @@ class PathwiseCarry(NamedTuple):
     """∇ (E_{q_t}[H_t] + entropy) through q_t, what its gradient has."""
 
 
+class AtSamples(NamedTuple):
+    """What one step finds at the samples ξ of q_t, which are z in its frame."""
+
+    state: PyTree
+    frame: Frame
+    z: Float[Array, "n d"]
+    values: Float[Array, " n"]
+    """H_t(ξ)."""
+    to_x: Float[Array, "n d"]
+    """∇H_t(ξ)."""
+    past: Float[Array, "f k"]
+    """G before the scores are added, as coefficients on Φ, the constant first."""
+    scores: Cotangents
+    """As coefficients on Φ, too."""
+
+
 class RecursivePathwise(OnlineEstimator):
     """The ELBO and its gradient from one observation to the next, with H_t and G_t as quadratic functions.
 
@@ -150,7 +166,7 @@ class RecursivePathwise(OnlineEstimator):
         if self.learn_model:
             past = jnp.concatenate([past, fit @ to_theta], axis=1)
         pull = self.sensitivity.init(p, q, y, u)
-        return self._conclude(p, q, carry, state, frame, z, values, to_x, past, nothing, pull)
+        return self._conclude(p, q, carry, AtSamples(state, frame, z, values, to_x, past, nothing), pull)
 
     def step(self, p, q, carry, y, u=None, *, key):
         (lam, _), (theta, rebuild_model), gamma = flatten(q), flatten(p), self.objective.discount
@@ -197,7 +213,7 @@ class RecursivePathwise(OnlineEstimator):
             past = past.at[:, lam.size :].add(fit @ to_theta)
         pull = self.sensitivity.advance(p, q, carry.sensitivity, carry.state, y, u)
         scores = cotangents.combine(fit)
-        return self._conclude(p, q, carry, state, frame, z, values, to_x, past, scores, pull)
+        return self._conclude(p, q, carry, AtSamples(state, frame, z, values, to_x, past, scores), pull)
 
     def _draw(self, key: Array, dim: int, dtype) -> Float[Array, "n d"]:
         half = jax.random.normal(key, (self.num_samples // 2, dim), dtype)
@@ -207,11 +223,8 @@ class RecursivePathwise(OnlineEstimator):
         """What turns values at the samples into coefficients on Φ."""
         return _fit(self.features.at(z), self.ridge)
 
-    def _conclude(
-        self, p, q, carry: PathwiseCarry, state, frame, z, values, to_x, past, scores: Cotangents, pull: AbstractPull
-    ):
-        """`values` and `to_x` are H_t(ξ^i) and its gradients. Coefficients on Φ, the constant first, are those of G
-        before the scores are added, `past`, and `scores`."""
+    def _conclude(self, p, q, carry: PathwiseCarry, found: AtSamples, pull: AbstractPull):
+        state, frame, z, values, to_x, past, scores = found
         lam, gamma, direction = flatten(q)[0], self.objective.discount, self.objective.direction
         a, restore = flatten(state)
         slopes = _fit(jnp.concatenate([jnp.ones_like(z[:, :1]), z], axis=1), self.ridge) @ (

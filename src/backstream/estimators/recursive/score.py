@@ -179,6 +179,14 @@ class RecursiveScore(OnlineEstimator):
         found = AtSamples(elbo, pulled_outer.add_to(zero), H, G, G_bar, S, F)
         return self._conclude(p, q, carry, marginal, found, y, (pairs.ess(), pairs.acceptance()))
 
+    def by_sample(self, carry):
+        marks = jax.tree.map(lambda _: False, carry)
+        found = {"particles": marks.particles._replace(z=True)}
+        for name in ("H", "G", "S", "F"):
+            running = getattr(marks, name)
+            found[name] = None if running is None else running._replace(at_samples=True)
+        return marks._replace(**found)
+
     def expectation(self, q: BackwardFamily, carry: ScoreCarry) -> PyTree:
         """What a carry knows of the additive functional: its expectation under q_{0:t}. A learner's state holds such a
         carry, and so does each stream of a panel."""

@@ -104,7 +104,7 @@ class Regression(OnlineEstimator):
         G = blank(columns, key_G) if columns else None
         carry = RegressionCarry(pairs.state, pairs.frame, blank(1, key_H), G, *sums, zero, zeros, None)
         past = jnp.zeros((self.num_samples, columns), lam.dtype)
-        return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
+        return self._conclude(p, q, carry, pairs, past, pathwise, pull, (y, u))
 
     def step(self, p, q, carry, y, u=None, *, key):
         self.sensitivity.check_family(q)
@@ -129,7 +129,7 @@ class Regression(OnlineEstimator):
         past = jnp.zeros((self.num_samples, 0), lam.dtype)
         if carry.G is not None:
             past = self.regressor.predict(carry.G, carry.frame.standardise(pairs.xi_prev))
-        return self._conclude(p, q, carry, pairs, past, pathwise, pull, y, u)
+        return self._conclude(p, q, carry, pairs, past, pathwise, pull, (y, u))
 
     def H(self, carry: RegressionCarry, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """What the fit of H_t says at some points, less its mean."""
@@ -148,7 +148,7 @@ class Regression(OnlineEstimator):
         gradient, pairs = eqx.filter_grad(objective, has_aux=True)(q)
         return pairs, gradient
 
-    def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: AbstractPull, y, u):
+    def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: AbstractPull, row):
         (lam, _), n = flatten(q), self.num_samples
         z = pairs.frame.standardise(pairs.xi)
         trend, rest = _trend(z), -pairs.log_q.mean()
@@ -168,7 +168,7 @@ class Regression(OnlineEstimator):
             news.append(pulled.add_to(score))
             G_rest = G_rest.at[: lam.size].set(pulled_outer.add_to(outer))
         if self.learn_model:
-            news.append(_model_scores(p, pairs, y, u))
+            news.append(_model_scores(p, pairs, *row))
         G, G_mean = carry.G, jnp.zeros_like(carry.G_rest)
         if carry.G is not None:
             targets = past + jnp.concatenate(news, axis=1)

@@ -11,9 +11,9 @@ from backstream.models.laws import NORMALS, Law, columns_of, parameters_of
 
 from .constants import Constant
 from .groups import find_groups
+from .model_reading import Reading, read_model
 from .prediction import Transition
 from .predictors import Predictors, find_predictors
-from .reading import Reading, read_model
 from .sampled import Sampled
 from .updates import Closed, Propagated, Update
 from .wide_updates import Joint, Regressed, RegressedNormal, RegressedStudent

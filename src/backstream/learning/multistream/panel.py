@@ -8,44 +8,25 @@ Over a mesh, slot s lives on shard s mod D of the axis `streams`. Nothing crosse
 common, its gradient, once a tick. The axis `particles` divides the samples of `RecursiveScore` (its z, H and G).
 """
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from backstream._jax.compiling import compiled
-from backstream.estimators.base import Estimate
 from backstream.families.base import BackwardFamily
 from backstream.learning.online import OnlineLearner, blank_state
-from backstream.learning.records import Info, LearnerState, all_finite, blank_infos, like_family
-from backstream.learning.steps import LENGTHENING
+from backstream.learning.records import Info, LearnerState, blank_infos, like_family
 from backstream.models.density import check_inputs, check_model, check_observations
 
+from .panel_state import COMMON, PanelState, whole
+from .shard import Shard
 from .sharding import PARTICLES, STREAMS, by_shard, check_mesh, deal, gathered
 from .tick_layout import Layout
-
-COMMON = ("q", "average", "theta", "theta_average", "optimiser", "model_optimiser")
-"""What of a learner's state streams can have in common."""
-
-
-class PanelState(NamedTuple):
-    """Everything: one pytree, one checkpoint. The leaves of `slots` have the leading axes [shard, slot of it]."""
-
-    slots: LearnerState
-    """With keys as raw data; what is common is None."""
-    common: LearnerState | None
-    """λ, θ, their optimisers and means, where they are common: `t` counts the ticks that moved them, `refused` those
-    that were refused."""
-
-    @property
-    def capacity(self) -> int:
-        return math.prod(self.slots.t.shape)
 
 
 class Panel(eqx.Module):
@@ -190,11 +171,11 @@ class Panel(eqx.Module):
     def _specs(self, slots: LearnerState) -> PyTree:
         """Where the leaves of all slots live."""
 
-        def spec(path, leaf):
-            divided = self.mesh.shape[PARTICLES] > 1 and _over_particles(path)
-            return PartitionSpec(STREAMS, None, PARTICLES) if divided else PartitionSpec(STREAMS)
-
-        return jax.tree_util.tree_map_with_path(spec, slots)
+        divided = jax.tree.map(lambda _: False, slots)
+        if self.mesh.shape[PARTICLES] > 1:
+            divided = divided._replace(carry=self.learner.estimator.by_sample(slots.carry))
+        by_stream, by_both = PartitionSpec(STREAMS), PartitionSpec(STREAMS, None, PARTICLES)
+        return jax.tree.map(lambda both: by_both if both else by_stream, divided)
 
     def _placed(self, state: PanelState) -> PanelState:
         """Under jit: every leaf where it belongs."""
@@ -284,20 +265,14 @@ def _taken(panel: Panel, state: PanelState, slots: Any, what: Any) -> PyTree:
 
     def one(arrays):
         slot = eqx.combine(arrays, static)
-        return eqx.filter(what(_whole(slot, state.common)), eqx.is_array)
+        return eqx.filter(what(whole(slot, state.common)), eqx.is_array)
 
     taken = jax.vmap(one)(jax.tree.map(lambda leaf: leaf[where], arrays))
     first = jax.tree.map(lambda leaf: leaf[0, 0] if eqx.is_array(leaf) else leaf, state.slots)
     return eqx.combine(
         jax.lax.with_sharding_constraint(taken, NamedSharding(panel.mesh, PartitionSpec())),
-        eqx.filter(what(_whole(first, state.common)), eqx.is_array, inverse=True),
+        eqx.filter(what(whole(first, state.common)), eqx.is_array, inverse=True),
     )
-
-
-def _whole(slot: LearnerState, common: LearnerState | None) -> LearnerState:
-    """A slot with what it has in common with others, as the state of a learner."""
-    slot = slot._replace(key=jax.random.wrap_key_data(slot.key))
-    return slot if common is None else slot._replace(**{name: getattr(common, name) for name in COMMON})
 
 
 @compiled()
@@ -339,7 +314,7 @@ def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks
             lambda leaf: leaf[0], (arrays.slots, index, ys, inputs, offsets)
         )
         state = eqx.combine(PanelState(slots, arrays.common), static)
-        state, infos = _Shard(panel, state.slots, index, ys, inputs, offsets).run(state, ticks)
+        state, infos = Shard(panel.learner, panel.q, state.slots, index, ys, inputs, offsets).run(state, ticks)
         slots, infos = jax.tree.map(lambda leaf: leaf[None], (eqx.filter(state.slots, eqx.is_array), infos))
         return PanelState(slots, eqx.filter(state.common, eqx.is_array)), infos
 
@@ -354,104 +329,3 @@ def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks
     )
     arrays, infos = mapped(of_panel, arrays, index, ys, inputs, offsets, ticks)
     return panel._placed(eqx.combine(arrays, static)), infos
-
-
-class _Shard:
-    """What happens on one shard, in one call."""
-
-    def __init__(self, panel: Panel, slots: LearnerState, index, ys, inputs, offsets):
-        self.panel, self.learner = panel, panel.learner
-        self.index, self.ys, self.inputs, self.offsets = index, ys, inputs, offsets
-        self.static = eqx.filter(slots, eqx.is_array, inverse=True)
-
-    def run(self, state: PanelState, ticks: Array) -> tuple[PanelState, Info]:
-        blank = blank_infos(self.index.size, self.panel.q, self.ys.dtype)
-        infos = jax.tree.map(lambda leaf: leaf.reshape(*self.index.shape, *leaf.shape[1:]), blank)
-        static = eqx.filter(state.common, eqx.is_array, inverse=True)
-
-        def tick(k, loop):
-            slots, common, infos = loop
-            common = eqx.combine(common, static)
-            between = self.offsets[k], self.offsets[k + 1]
-            none = None if common is None else (_nothing(self.learner, common), jnp.zeros((), jnp.int32))
-
-            def chunk(c, loop):
-                slots, total, infos = loop
-                slots, part, info = self._chunk(slots, common, c)
-                infos = jax.tree.map(lambda buffer, leaf: buffer.at[c].set(leaf), infos, info)
-                return slots, jax.tree.map(jnp.add, total, part), infos
-
-            slots, total, infos = jax.lax.fori_loop(*between, chunk, (slots, none, infos))
-            if common is not None:
-                flat, unravel = ravel_pytree(total)  # one exchange, not one for each array of λ
-                common = moved(self.learner, common, *unravel(jax.lax.psum(flat, STREAMS)))
-            return slots, eqx.filter(common, eqx.is_array), infos
-
-        slots, common = eqx.filter(state.slots, eqx.is_array), eqx.filter(state.common, eqx.is_array)
-        slots, common, infos = jax.lax.fori_loop(0, ticks, tick, (slots, common, infos))
-        return PanelState(eqx.combine(slots, self.static), eqx.combine(common, static)), infos
-
-    def _chunk(self, slots, common, c):
-        """The slots after one chunk of rows, the sum of their gradients with their number, and what is told of them."""
-        index = self.index[c]
-        present = index < slots.t.shape[0]
-        # A lane without a row does what the first does, and its result is dropped.
-        own = jnp.where(present, index, index[0])
-        ys, inputs = jax.tree.map(
-            lambda leaf: jnp.where(_column(present, leaf[c]), leaf[c], leaf[c][0]), (self.ys, self.inputs)
-        )
-        rows = jax.tree.map(lambda leaf: leaf[own], slots)
-        rows, gradient, finite, info = jax.vmap(lambda row, y, u: self._one(row, common, y, u))(rows, ys, inputs)
-        slots = jax.tree.map(lambda leaf, row: leaf.at[index].set(row, mode="drop"), slots, rows)
-        if common is None:
-            return slots, None, info
-        used = present & finite
-        total = jax.tree.map(lambda leaf: jnp.where(_column(used, leaf), leaf, 0).sum(0), gradient)
-        return slots, (total, used.sum(dtype=jnp.int32)), info
-
-    def _one(self, row, common, y, u):
-        state = _whole(eqx.combine(row, self.static), common)
-        carry, estimate, filters = self.learner._see(state, y, u)
-        if common is None:
-            state, info = self.learner._ascend(state, carry, estimate, filters)
-            return eqx.filter(state._replace(key=row.key), eqx.is_array), None, ~info.refused, info
-        increment = estimate.increment
-        gradient = Estimate(increment.elbo, *eqx.filter(increment[1:], eqx.is_inexact_array))
-        finite = all_finite(gradient)
-        state, info = self.learner._settle(state, carry, estimate, filters, finite)
-        state = state._replace(key=row.key, **dict.fromkeys(COMMON))
-        return eqx.filter(state, eqx.is_array), gradient, finite, info
-
-
-def moved(learner: OnlineLearner, common: LearnerState, total: Estimate, count: Array) -> LearnerState:
-    """λ and θ after a tick, under jit: along the mean gradient of those that had a row in it."""
-    mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1).astype(leaf.dtype), total)
-    length = jnp.sqrt(jnp.clip(count, 1, LENGTHENING).astype(float))
-    step, finite = learner._move(common, mean, length, jnp.maximum(count, 1))
-    counted = count > 0
-    after = common._replace(
-        **learner._averaged(common, step, finite),
-        t=common.t + 1,
-        refused=common.refused + ~finite,
-        refused_in_a_row=jnp.where(finite, 0, common.refused_in_a_row + 1),
-    )
-    return jax.tree.map(lambda a, b: jnp.where(counted, a, b) if eqx.is_array(a) else a, after, common)
-
-
-def _nothing(learner: OnlineLearner, common: LearnerState) -> Estimate:
-    """A gradient of zeros."""
-    zero = jax.tree.map(jnp.zeros_like, eqx.filter(common.q, eqx.is_inexact_array))
-    model = None
-    if learner.model_optimiser is not None:
-        model = jax.tree.map(jnp.zeros_like, eqx.filter(learner.model, eqx.is_inexact_array))
-    return Estimate(jnp.zeros((), jax.tree.leaves(zero)[0].dtype), zero, model)
-
-
-def _column(mask: Array, leaf: Array) -> Array:
-    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
-
-
-def _over_particles(path: Any) -> bool:
-    """Whether a leaf has one row for each sample, as some of a carry have. A field of a model may have any name."""
-    names = [getattr(entry, "name", None) for entry in path]
-    return "carry" in names and names[-1] in ("z", "at_samples")

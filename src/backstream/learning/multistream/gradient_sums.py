@@ -16,7 +16,8 @@ from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate
 from backstream.learning.online import Info, LearnerState, OnlineLearner, blank_infos
 
-from .panel import Panel, PanelState, _nothing, _Shard, moved
+from .panel import Panel, PanelState
+from .shard import Shard, moved, no_gradient
 from .tick_layout import Layout
 
 
@@ -50,7 +51,7 @@ def read_sums(
 
 def nothing(panel: Panel, common: LearnerState | None) -> Sums:
     assert common is not None
-    return Sums(_nothing(panel.learner, common), jnp.zeros((), jnp.int32))
+    return Sums(no_gradient(panel.learner, common), jnp.zeros((), jnp.int32))
 
 
 def add(one: Sums, other: Sums) -> Sums:
@@ -74,7 +75,7 @@ def _all_slots(layout: Layout, slots: np.ndarray) -> np.ndarray:
 def _summed(panel: Panel, state: PanelState, index, ys, inputs, chunks) -> tuple[PanelState, Sums, Info]:
     arrays, static = eqx.partition(state, eqx.is_array)
     slots, index, ys, inputs = jax.tree.map(lambda leaf: leaf[0], (arrays.slots, index, ys, inputs))
-    shard = _Shard(panel, eqx.combine(slots, static.slots), index, ys, inputs, None)
+    shard = Shard(panel.learner, panel.q, eqx.combine(slots, static.slots), index, ys, inputs, None)
     common = state.common
     assert common is not None
     blank = blank_infos(shard.index.size, panel.q, shard.ys.dtype)
@@ -82,7 +83,7 @@ def _summed(panel: Panel, state: PanelState, index, ys, inputs, chunks) -> tuple
 
     def chunk(c, loop):
         slots, sums, infos = loop
-        slots, part, info = shard._chunk(slots, common, c)
+        slots, part, info = shard.chunk(slots, common, c)
         assert part is not None
         infos = jax.tree.map(lambda buffer, leaf: buffer.at[c].set(leaf), infos, info)
         return slots, add(sums, Sums(*part)), infos
