@@ -7,11 +7,12 @@ import numpyro.distributions as dist
 import pytest
 
 from backstream.families.guided.components import COARSE, FINE, Pieces, cut, merge
+from backstream.families.guided.noise import Noise
 from backstream.families.guided.prediction import AffineLaw, Transition, backward_kernel, predict
 from toys import Toy
 
 RNG = np.random.default_rng(0)
-KNOWN = Transition(affine=False, known=True)
+KNOWN = Transition(affine=False, noise=Noise(known=True))
 
 
 def law_before(d, scale=0.6):
@@ -142,7 +143,7 @@ def test_a_law_without_moments_is_read_from_draws():
     def move(x, u):
         return dist.Cauchy(2 * x, 0.1).to_event(1)
 
-    found = predicted(move, mean, factor, Transition(False, known=False))
+    found = predicted(move, mean, factor, Transition(False, Noise(known=False)))
     np.testing.assert_allclose(found.mean, 2 * mean, atol=0.1)
     np.testing.assert_allclose(found.slope, 2 * factor, rtol=1e-6, atol=1e-12)
     # Draws are cut at four quartile distances, 0.4 for this scale.

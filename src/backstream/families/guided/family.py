@@ -5,12 +5,13 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from backstream.families.base import ScoringFamily
 from backstream.families.kernels import AffineKernel, Kernel
 from backstream.laws.gaussian import Gaussian, invert, scaled_cholesky
-from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
 from .components import COARSE, LEAST_BEND, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
@@ -111,7 +112,7 @@ class Guided(PlannedFamily):
 
     def init(self, p, u=None):
         dtype, d = self.log_inflation.dtype, self.plan.state_dim
-        prior = state_moments(prior_law(p, u), self.plan.prior_known, dtype)
+        prior = state_moments(prior_law(p, u), self.plan.prior.known, dtype)
         law = prior.mean, scaled_cholesky(prior.dense())
         # Any law that has a density: there is no kernel before the second row, and nothing of this one is used.
         kernel = AffineLaw(prior.mean, jnp.zeros((d, d), dtype), prior.dense())
@@ -141,15 +142,51 @@ class Guided(PlannedFamily):
         """The state before the row is read: moved by the transition, except before the first row."""
 
         def first():
-            return _Moved(state.mean, state.factor, state.kernel, jnp.zeros_like(state.mean))
+            return self._unmoved(p, state, u)
 
         return jax.lax.cond(state.t == 0, first, lambda: self._predict(p, state.mean, state.factor, u))
 
+    def _unmoved(self, p: StateSpaceModel, state: GuidedState, u: Inputs) -> "_Moved":
+        """The prior, in as many parts as the transition has; as one where it has more itself."""
+        count, dtype, no_bend = self.plan.transition.noise.count, state.mean.dtype, jnp.zeros_like(state.mean)
+        if count == 1:
+            return _Moved(state.mean, state.factor, state.kernel, no_bend, jnp.zeros((), dtype))
+        parts = self.plan.prior.parts(prior_law(p, u), dtype) if self.plan.prior.count <= count else None
+        laws = (
+            (jnp.zeros(1, dtype), state.mean[None], state.factor[None])
+            if parts is None
+            else (parts.log_weight, parts.mean, jax.vmap(scaled_cholesky)(parts.dense()))
+        )
+        repeated = np.resize(np.arange(len(laws[0])), count)
+        log_weight, mean, factor = (leaf[repeated] for leaf in laws)
+        share = jnp.asarray(-np.log(np.bincount(repeated)[repeated]), dtype)
+        kernel, no_bend = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (state.kernel, no_bend)
+        )
+        return _Moved(mean, factor, kernel, no_bend, log_weight + share)
+
     def _predict(self, p: StateSpaceModel, mean: Array, factor: Array, u: Inputs) -> "_Moved":
-        found = predict(p, self.plan.transition, mean, factor, u, jnp.exp(self.log_inflation))
-        return _Moved(found.mean, found.factor, backward_kernel(mean, factor, found), found.bend)
+        """Moved by each part of the transition, along a first axis where there are several."""
+        noise, dtype = self.plan.transition.noise, mean.dtype
+
+        def move(part) -> _Moved:
+            found = predict(p, self.plan.transition, mean, factor, u, jnp.exp(self.log_inflation), part)
+            back = backward_kernel(mean, factor, found)
+            return _Moved(found.mean, found.factor, back, found.bend, jnp.zeros((), dtype))
+
+        if noise.count == 1:
+            return move(0)
+        log_weight = noise.parts(transition_law(p, mean, u), dtype).log_weight
+        return jax.vmap(move)(jnp.arange(noise.count))._replace(log_weight=log_weight)
 
     def _read(self, p: StateSpaceModel, row: Row, u: Inputs, moved: "_Moved", t: Array) -> Merged:
+        """Prediction × emission, its parts merged."""
+        if self.plan.transition.noise.count == 1:
+            return self._read_part(p, row, u, moved, t)
+        each = jax.vmap(lambda part: self._read_part(p, row, u, part, t))(moved)
+        return _merged(moved.log_weight, each)
+
+    def _read_part(self, p: StateSpaceModel, row: Row, u: Inputs, moved: "_Moved", t: Array) -> Merged:
         """Prediction × emission; the prediction where nothing is seen, or where nothing could be computed."""
         predicted = Predicted(moved.mean, moved.factor, t)
         tilted = self.plan.update(p, row, u, predicted)
@@ -165,9 +202,10 @@ class Guided(PlannedFamily):
         moved = self._move(p, state, u)
         bends = moved.bend.max() > LEAST_BEND
 
-        log_weight, pieces = cut(state.mean, state.factor, moved.bend, COARSE)
+        bend = moved.bend.reshape(-1, len(state.mean)).max(0)
+        log_weight, pieces = cut(state.mean, state.factor, bend, COARSE)
         skipped = Merged(
-            jnp.zeros_like(moved.mean), jnp.zeros_like(moved.factor), moved.kernel, jnp.zeros_like(state.log_score)
+            jnp.zeros_like(state.mean), jnp.zeros_like(state.factor), state.kernel, jnp.zeros_like(state.log_score)
         )
 
         def read(_, i):
@@ -182,7 +220,7 @@ class Guided(PlannedFamily):
         _, each = jax.lax.scan(read, None, jnp.arange(COARSE.pieces))
         return jax.lax.cond(
             bends,
-            lambda: merge(Pieces(log_weight + each.log_mass, each.mean, each.factor), each.kernel),
+            lambda: _merged(log_weight, each),
             lambda: jax.tree.map(lambda leaf: leaf[0], each),
         )
 
@@ -194,3 +232,13 @@ class _Moved(NamedTuple):
     factor: Float[Array, "d d"]
     kernel: AffineLaw
     bend: Float[Array, " d"]
+    log_weight: Float[Array, ""]
+    """Of this part of the law, where it has several."""
+
+
+def _merged(log_weight: Float[Array, " j"], each: Merged) -> Merged:
+    """Pieces as one law: with the weights that they had before, where none of them could be read."""
+    failed = ~(jnp.isfinite(log_weight) & jnp.isfinite(each.log_mass)).any()
+    weights = jnp.where(failed, log_weight, log_weight + each.log_mass)
+    merged = merge(Pieces(weights, each.mean, each.factor), each.kernel)
+    return merged._replace(log_mass=jnp.where(failed, -jnp.inf, merged.log_mass))

@@ -6,16 +6,17 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from backstream.families.kernels import AffineKernel, Kernel
 from backstream.laws.gaussian import Gaussian, scaled_cholesky
 from backstream.laws.mixture import Mixture
-from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law
+from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
 from .components import FINE, Pieces, cut
 from .family import Guided, GuidedState, PlannedFamily
-from .laws import Row, state_moments
+from .laws import Row
 from .plan import make_plan
 from .prediction import AffineLaw, backward_kernel, predict
 from .reduction import reduce
@@ -106,18 +107,21 @@ class GuidedMixture(PlannedFamily):
         """The family with several components that reads the model as `q` does, and its state where that of `q` is
         `state`: all weight is on one component."""
         several = cls(q.plan, q.log_inflation, components)
-        start = several._start(state.mean, state.factor)
+        start = several._start(Pieces(jnp.zeros(1), state.mean[None], state.factor[None]))
         return several, start._replace(t=state.t)
 
     def init(self, p, u=None):
-        prior = state_moments(prior_law(p, u), self.plan.prior_known, self.log_inflation.dtype)
-        return self._start(prior.mean, scaled_cholesky(prior.dense()))
+        parts = self.plan.prior.parts(prior_law(p, u), self.log_inflation.dtype)
+        return self._start(Pieces(parts.log_weight, parts.mean, jax.vmap(scaled_cholesky)(parts.dense())))
 
-    def _start(self, mean: Float[Array, " d"], factor: Float[Array, "d d"]) -> MixtureState:
-        """The state before any row, with all weight on one component."""
+    def _start(self, pieces: Pieces) -> MixtureState:
+        """The state before any row. Components that are not needed have no weight."""
         dtype, d = self.log_inflation.dtype, self.plan.state_dim
-        weight = jnp.zeros(self.components, dtype).at[0].set(1.0)
-        law = Mixture.of(weight, *(jnp.broadcast_to(part, (self.components, *part.shape)) for part in (mean, factor)))
+        pieces = reduce(pieces, self.components)
+        count = len(pieces.log_weight)
+        own = np.minimum(np.arange(self.components), count - 1)
+        weight = jnp.exp(pieces.log_weight)[own] * (np.arange(self.components) < count)
+        law = Mixture.of(weight.astype(dtype), pieces.mean[own], pieces.factor[own])
         pieces = self._cut(law, jnp.zeros((self.components, d), dtype))
         # There is no kernel before the second row, and nothing of this one is used.
         return MixtureState(jnp.zeros((), int), law, self._unmoved(pieces), jnp.zeros((), dtype), jnp.asarray(False))
@@ -163,24 +167,35 @@ class GuidedMixture(PlannedFamily):
         return Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in pieces))
 
     def _unmoved(self, pieces: Pieces) -> MixtureKernel:
-        """Before the first row no time passes. The kernel is there for its shape."""
+        """Before the first row no time passes. The kernel is there for its shape, with as many pieces as later."""
+        count = self.plan.transition.noise.count
+        pieces = jax.tree.map(lambda leaf: jnp.repeat(leaf, count, 0), pieces)
+        pieces = pieces._replace(log_weight=pieces.log_weight - math.log(count))
         cov = pieces.factor @ jnp.swapaxes(pieces.factor, 1, 2)
         return MixtureKernel(pieces, AffineLaw(pieces.mean, jnp.zeros_like(cov), cov))
 
     def _moved(self, p: StateSpaceModel, law: Mixture, u: Inputs) -> MixtureKernel:
         """Cut, and moved by the transition."""
-        inflation = jnp.exp(self.log_inflation)
+        inflation, noise = jnp.exp(self.log_inflation), self.plan.transition.noise
 
-        def move(mean, factor):
-            found = predict(p, self.plan.transition, mean, factor, u, inflation)
+        def move(mean, factor, part=0):
+            found = predict(p, self.plan.transition, mean, factor, u, inflation, part)
             return found, backward_kernel(mean, factor, found)
+
+        def move_parts(mean, factor):
+            log_weight = noise.parts(transition_law(p, mean, u), mean.dtype).log_weight
+            return log_weight, *jax.vmap(lambda part: move(mean, factor, part))(jnp.arange(noise.count))
 
         bend = jnp.zeros_like(law.mean)
         if not self.plan.transition.affine:
             bend = jax.vmap(lambda mean, factor: move(mean, factor)[0].bend)(law.mean, law.factor)
         pieces = self._cut(law, jax.lax.stop_gradient(bend))
-        found, back = jax.vmap(move)(pieces.mean, pieces.factor)
-        return MixtureKernel(Pieces(pieces.log_weight, found.mean, found.factor), back)
+        if noise.count == 1:
+            found, back = jax.vmap(move)(pieces.mean, pieces.factor)
+            return MixtureKernel(Pieces(pieces.log_weight, found.mean, found.factor), back)
+        share, found, back = jax.vmap(move_parts)(pieces.mean, pieces.factor)
+        moved = Pieces(pieces.log_weight[:, None] + share, found.mean, found.factor)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), MixtureKernel(moved, back))
 
     def _read(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Pieces, t: Array) -> Pieces:
         """Prediction × emission, with the masses in the weights: none for pieces of which nothing could be computed."""

@@ -17,6 +17,8 @@ from backstream.models.density import check_model
 from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal, parameters_of, shows_its_parameters
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
+from .noise import Noise
+from .noise_fit import find_noise
 from .sampled import Sampled
 
 NUM_STATES = 24
@@ -32,10 +34,10 @@ class Start(NamedTuple):
     mean: np.ndarray
     scale: np.ndarray
     """Standard deviations of prior and noise together, by which states are measured; one where both are zero."""
-    prior_known: bool
-    """Whether the prior's moments can be read off its law."""
-    moves_known: bool
-    """Whether the transition's can."""
+    prior: Noise
+    """How the prior is read."""
+    noise: Noise
+    """How the transition is."""
     law: Law
     """The emission."""
     readable: bool
@@ -50,8 +52,8 @@ class Reading(NamedTuple):
     """The model's laws at many states, as NumPy arrays."""
 
     start: Start
-    transition: tuple[Sampled, Sampled] | None
-    """The mean of the transition, and its covariance; None where it knows none."""
+    transition: list[Sampled] | None
+    """Means, covariances and log weights of the parts of the transition; None where their slopes are not known."""
     parameters: list[Sampled]
     """What the emission depends on: its parameters, the mean and the covariance of a normal law, those of a
     multivariate Student-t law, or else the log density of one observation."""
@@ -68,7 +70,7 @@ def read_model(p: StateSpaceModel, u: Inputs, dtype, tolerance: float) -> Readin
     start = _start(p, u, nearby, dtype)
     states = jnp.asarray(_states(start.mean, start.scale), dtype)
     emission = _Emission(p, start.law, start.readable, start.fill, jnp.asarray(start.scale, dtype))
-    found = _looked(p, emission, nearby, states, start.moves_known, dtype)
+    found = _looked(p, emission, nearby, states, start.noise, dtype)
     _require_numbers("transition", start.mean, "mean or covariance", *found.moved)
     _require_numbers("emission", start.mean, "log density", found.density)
     z = (np.asarray(states, float) - start.mean) / start.scale
@@ -130,7 +132,9 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
     law, fill = emission_law(p, moments.mean, u), _drawn(p, near, u)
     readable = all(shows_its_parameters(emission_law(p, x, u), jnp.asarray(fill)) for x in near[:2])
-    return Start(mean, scale, prior_known, moves_known, law, readable, fill, normal)
+    read_prior = find_noise(lambda x: prior, near[:1], prior_known, dtype)
+    read_moves = find_noise(lambda x: transition_law(p, x, u), near[:3], moves_known, dtype)
+    return Start(mean, scale, read_prior, read_moves, law, readable, fill, normal)
 
 
 def _drawn(p: StateSpaceModel, near: Any, u: Inputs) -> np.ndarray:
@@ -159,7 +163,7 @@ class _Found(NamedTuple):
     """What one compiled call looks at, [inputs, states, ...] each."""
 
     moved: Any
-    """Mean and covariance of the transition."""
+    """Means, covariances and log weights of the parts of the transition."""
     moved_slope: np.ndarray | None
     values: list[np.ndarray]
     slopes: list[np.ndarray]
@@ -214,21 +218,22 @@ class _Emission(NamedTuple):
         return np.repeat(parts.reshape(lead, -1, 1, d), c, 2)
 
 
-def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any, known: bool, dtype) -> _Found:
+def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any, noise: Noise, dtype) -> _Found:
     """All of it in one compiled call."""
 
     def move(x, u):
-        return state_moments(transition_law(p, x, u), known, dtype)
+        parts = noise.parts(transition_law(p, x, u), dtype)
+        return parts.mean, parts.cov, parts.log_weight
 
     def slope(x, u):
-        return jax.jacfwd(lambda z: move(z * emission.size, u).mean)(x / emission.size)
+        return jax.jacfwd(lambda z: move(z * emission.size, u)[0])(x / emission.size)
 
     def look(x, elsewhere, u):
         slopes = emission.slopes(x, u)
         directions = slopes if emission.readable else [emission.directions(x, elsewhere, u)]
         return _Found(
-            tuple(move(x, u)),
-            slope(x, u) if known else None,
+            move(x, u),
+            slope(x, u) if noise.differentiable else None,
             emission.parameters(x, u),
             slopes,
             directions,
@@ -246,11 +251,13 @@ def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any
         raise
 
 
-def _transition(found: _Found, z: np.ndarray) -> tuple[Sampled, Sampled] | None:
+def _transition(found: _Found, z: np.ndarray) -> list[Sampled] | None:
+    """Noise and weights have no slopes here: where they change with the state, they are not constant."""
     if found.moved_slope is None:
         return None
-    mean, cov = found.moved
-    return Sampled.of(mean, found.moved_slope, z), Sampled.of(cov, np.zeros((*cov.shape, z.shape[1])), z)
+    mean, *others = found.moved
+    constants = [Sampled.of(part, np.zeros((*part.shape, z.shape[1])), z) for part in others]
+    return [Sampled.of(mean, found.moved_slope, z), *constants]
 
 
 def _require_derivative(name: str, derivative: Callable[[Any], Any], x: Any) -> None:

@@ -12,6 +12,7 @@ from backstream.models.laws import NORMALS, Law, columns_of, parameters_of
 from .constants import Constant
 from .groups import find_groups
 from .model_reading import Reading, read_model
+from .noise import Noise
 from .prediction import Transition
 from .predictors import Predictors, find_predictors
 from .sampled import Sampled
@@ -25,8 +26,8 @@ class Plan(NamedTuple):
     state_dim: int
     obs_dim: int
     transition: Transition
-    prior_known: bool
-    """Whether the prior's moments can be read off its law."""
+    prior: Noise
+    """How the prior's law is read."""
     update: Update
     fill: Constant
     """A draw of the emission: its type, and a value for what is missing."""
@@ -49,18 +50,17 @@ def make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
         tolerance = 1e-4 if dtype == jnp.float32 else 1e-8
         reading = read_model(p, u, dtype, tolerance)
         start = reading.start
-        transition = Transition(_is_affine(reading, tolerance), start.moves_known)
+        transition = Transition(_is_affine(reading, tolerance), start.noise)
         update = _choose_update(reading, tolerance)
         sizes = len(start.mean), len(start.fill)
-        return Plan(*sizes, transition, start.prior_known, update, Constant(start.fill), start.normal)
+        return Plan(*sizes, transition, start.prior, update, Constant(start.fill), start.normal)
 
 
 def _is_affine(reading: Reading, tolerance: float) -> bool:
     """Whether the transition moves the mean by an affine map, and its noise does not depend on the state."""
     if reading.transition is None:
         return False
-    mean, noise = reading.transition
-    return mean.is_affine(tolerance) and noise.is_affine(tolerance)
+    return all(part.is_affine(tolerance) for part in reading.transition)
 
 
 def _choose_update(reading: Reading, tolerance: float) -> Update:

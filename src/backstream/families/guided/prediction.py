@@ -18,7 +18,8 @@ from jaxtyping import Array, Float
 from backstream.laws.gaussian import scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, transition_law
 
-from .laws import StateMoments, state_moments
+from .laws import StateMoments
+from .noise import Noise
 
 HERMITE = {1: 21, 2: 9, 3: 5}
 """Gauss–Hermite points along each axis, up to three states."""
@@ -32,8 +33,8 @@ class Transition(NamedTuple):
 
     affine: bool
     """Whether its mean is affine in the state and its noise does not depend on the state."""
-    known: bool
-    """Whether its mean and covariance can be read off the law."""
+    noise: Noise
+    """How its law is read."""
 
 
 class Prediction(NamedTuple):
@@ -63,13 +64,14 @@ def predict(
     factor: Float[Array, "d d"],
     u: Inputs,
     inflation: Float[Array, ""],
+    part: Array | int = 0,
 ) -> Prediction:
-    """The moments of the transition under N(mean, factor factorᵀ), with `inflation` times the covariance of its
-    noise."""
+    """The moments of one part of the transition under N(mean, factor factorᵀ), with `inflation` times the covariance
+    of its noise."""
     d, dtype = len(mean), mean.dtype
 
     def look(x) -> StateMoments:
-        moved, noise = state_moments(transition_law(p, x, u), transition.known, dtype)
+        moved, noise = transition.noise.parts(transition_law(p, x, u), dtype).part(part)
         return StateMoments(moved, inflation * noise)
 
     if transition.affine:
