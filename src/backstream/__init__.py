@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         LinearGaussian,
         StateSpaceModel,
         StochasticVolatility,
+        Unconstrained,
         structural,
+        unconstrained,
     )
     from backstream.posterior import filter, forecast, sample_trajectories, smooth
     from backstream.settings import FleetSettings, Saving, Settings
@@ -39,7 +41,16 @@ _MODULES = {
     "engine.tracker": ("Tracker",),
     "errors": ("InputError", "RunError"),
     "families": ("Guided", "GuidedMixture"),
-    "models": ("ChaoticRNN", "Growth", "LinearGaussian", "StateSpaceModel", "StochasticVolatility", "structural"),
+    "models": (
+        "ChaoticRNN",
+        "Growth",
+        "LinearGaussian",
+        "StateSpaceModel",
+        "StochasticVolatility",
+        "Unconstrained",
+        "structural",
+        "unconstrained",
+    ),
     "posterior": ("filter", "forecast", "sample_trajectories", "smooth"),
     "settings": ("FleetSettings", "Saving", "Settings"),
 }

@@ -18,6 +18,7 @@ from backstream.models.growth import Growth
 from backstream.models.linear_gaussian import LinearGaussian, Matrices
 from backstream.models.stochastic_volatility import StochasticVolatility
 from backstream.models.structural import Structural, structural
+from backstream.models.unconstrained import Unconstrained, unconstrained
 
 __all__ = [
     "ChaoticRNN",
@@ -28,6 +29,7 @@ __all__ = [
     "StateSpaceModel",
     "StochasticVolatility",
     "Structural",
+    "Unconstrained",
     "check_inputs",
     "check_model",
     "check_observations",
@@ -41,4 +43,5 @@ __all__ = [
     "state_dim",
     "structural",
     "transition_law",
+    "unconstrained",
 ]

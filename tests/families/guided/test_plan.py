@@ -10,6 +10,7 @@ import pytest
 
 import backstream as bs
 from backstream.families.guided.laws import Row
+from backstream.families.guided.noise import Noise
 from backstream.families.guided.plan import make_plan
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.models.laws import columns_of
@@ -220,7 +221,7 @@ def test_a_transition_may_be_affine_with_each_input():
     normal = EMISSIONS["normal"][1]
     for move in (decay, undefined):
         for u in (0.0, 0.5):
-            assert plan(Toy(normal, move, d=3), jnp.asarray(u)).transition == (True, True)
+            assert plan(Toy(normal, move, d=3), jnp.asarray(u)).transition == (True, Noise(known=True))
     assert not plan(Toy(normal, lambda x, u: dist.Normal(x + u * x**2, 0.1).to_event(1), d=3), 0.0).transition.affine
     assert not plan(Toy(normal, lambda x, u: dist.Normal(x, jnp.exp(u * x)).to_event(1), d=3), 0.0).transition.affine
 

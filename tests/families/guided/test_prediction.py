@@ -128,7 +128,7 @@ def test_the_affine_path_is_the_general_one(d):
     def move(x, u):
         return dist.MultivariateNormal(A @ x + 1.0, Q)
 
-    affine, general = (predicted(move, mean, factor, Transition(a, True), 1.7) for a in (True, False))
+    affine, general = (predicted(move, mean, factor, Transition(a, Noise(True)), 1.7) for a in (True, False))
     for ours, theirs in zip(affine, general, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(affine.mean, A @ mean + 1.0, rtol=1e-12)
@@ -173,7 +173,7 @@ def test_the_kernel_of_a_transition_without_noise():
     def move(x, u):
         return dist.Normal(A @ x, jnp.zeros(3), validate_args=False).to_event(1)
 
-    found = predicted(move, mean, factor, Transition(True, True))
+    found = predicted(move, mean, factor, Transition(True, Noise(True)))
     kernel = backward_kernel(jnp.asarray(mean), jnp.asarray(factor), found)
     np.testing.assert_allclose(kernel.gain, np.linalg.inv(A), rtol=1e-6)
     np.testing.assert_allclose(kernel.mean, np.zeros(3), atol=1e-6)

@@ -14,7 +14,17 @@ import numpyro.distributions as dist
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
-from backstream.models.laws import NORMALS, Law, columns_of, factorises, is_normal, parameters_of, shows_its_parameters
+from backstream.models.laws import (
+    NORMALS,
+    Law,
+    columns_of,
+    factorises,
+    is_normal,
+    name_of,
+    parameters_of,
+    shows_its_parameters,
+)
+from backstream.models.unconstrained import bounds_of
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .noise import Noise
@@ -120,6 +130,7 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
         raise ValueError(f"prior returns a law with mean {mean} and variances {variance}: they must be numbers.")
     near = jnp.asarray(np.concatenate([mean[None], _states(mean, np.sqrt(variance))[:: len(SPREADS)]]), dtype)
     moves = transition_law(p, moments.mean, u)
+    _require_no_bounds(moves)
     moves_known, normal = knows_moments(moves), is_normal(prior) and is_normal(moves)
     if moves_known:
 
@@ -267,6 +278,15 @@ def _require_derivative(name: str, derivative: Callable[[Any], Any], x: Any) -> 
         raise ValueError(
             f"{name} has no derivative in the state, which the guided family needs: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _require_no_bounds(law: Law) -> None:
+    bounds = bounds_of(law)
+    if bounds is not None:
+        raise ValueError(
+            f"transition returns {name_of(law)}, a law of {bounds.numbers}, but the guided family needs states "
+            f"that can be any number: use bs.unconstrained(model), whose states are the {bounds.unbounded}."
+        )
 
 
 def _require_numbers(name: str, mean: np.ndarray, what: str, *parts: np.ndarray) -> None:
