@@ -2,7 +2,8 @@
 
 Each column of the observation is emitted around a network of 4, 10 or 20 states. Nothing is learned; the filter runs in
 single precision. Errors are root mean squared, in standard deviations of the states. Beside them: the extended and the
-unscented Kalman filter, and a particle filter that takes in each row by steps, with half and with all of its particles.
+unscented Kalman filter, and on fewer rows, where it is asked for, a particle filter that takes in each row by steps,
+with half and with all of its particles.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from backstream import StateSpaceModel
-from benchmarks.harness import console, machine
+from benchmarks.harness import console, machine, table
 from benchmarks.zoo import gaussian_filters, guided
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
@@ -26,8 +27,10 @@ from benchmarks.zoo.references.tempered import tempered_filter
 from benchmarks.zoo.scores import Z90, coverage, normalised_rmse
 
 RESULTS = Path(__file__).parent / "results" / "wide_emissions.json"
-ROWS = 100
-PARTICLES = 2048
+ROWS = 300
+PARTICLES, PARTICLE_ROWS = 2048, 100
+PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
+SIZES = ("4x5", "4x50", "10x5", "10x50", "20x5", "20x50")
 JUDGING_SEED = 500
 """Seeds from here on are for the committed results; smaller ones were used while the updates were developed."""
 
@@ -77,16 +80,16 @@ LAWS = {
 }
 
 
-def simulate(kind: str, states: int, columns: int, seed: int) -> Data:
+def simulate(kind: str, states: int, columns: int, seed: int, rows: int) -> Data:
     with jax.enable_x64(True):
         model = Network.random(states, columns, kind, seed)
-        xs, ys = jax.jit(lambda key: model.simulate(ROWS, key=key))(jax.random.key(seed + 7))
+        xs, ys = jax.jit(lambda key: model.simulate(rows, key=key))(jax.random.key(seed + 7))
     return Data(np.asarray(xs), np.asarray(ys, float), None)
 
 
-def run(kind: str, states: int, columns: int, seed: int) -> dict[str, Any]:
+def run(kind: str, states: int, columns: int, seed: int, particles: bool) -> dict[str, Any]:
     """Errors in filtering and smoothing, coverage of 90 % bands, and log scores a row."""
-    data = simulate(kind, states, columns, seed)
+    data = simulate(kind, states, columns, seed, PARTICLE_ROWS if particles else ROWS)
 
     def error(mean):
         return normalised_rmse(np.asarray(mean, float), data.states)
@@ -95,6 +98,7 @@ def run(kind: str, states: int, columns: int, seed: int) -> dict[str, Any]:
     q = guided.prepare(model, data, None)
     own = guided.filter_and_smooth(q, model, ys, None)
     found: dict[str, Any] = {
+        "rows": len(data.ys),
         "update": type(q.plan.update).__name__,
         "guided": [error(own.filtered_mean), error(own.smoothed_mean)],
         "coverage": [
@@ -108,35 +112,80 @@ def run(kind: str, states: int, columns: int, seed: int) -> dict[str, Any]:
         for name in ("ekf", "ukf"):
             other = getattr(gaussian_filters, name)(exact_model, jnp.asarray(data.ys), None)
             found[name] = [error(other.filtered_mean), error(other.smoothed_mean)]
+    return found | ({"particles": by_particles(model, ys, data)} if particles else {})
+
+
+def by_particles(model: Network, ys: jax.Array, data: Data) -> dict[str, Any]:
+    """The errors and log scores of the particle filter with half and all of its particles, and its coverage."""
     halves = [tempered_filter(model, ys, number, jax.random.key(number)) for number in (PARTICLES // 2, PARTICLES)]
-    found["particles"] = {
-        "error": [error(part.mean) for part in halves],
+    return {
+        "error": [normalised_rmse(np.asarray(part.mean, float), data.states) for part in halves],
         "coverage": float((np.abs(halves[1].mean - data.states) <= Z90 * np.asarray(halves[1].std)).mean()),
         "log_score": [float(np.mean(part.log_score)) for part in halves],
     }
-    return found
+
+
+def markdown(cases: dict[str, Any]) -> str:
+    """For each law and size, the worst of the seeds: errors as multiples of the better Kalman filter's, and bands."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name, part in cases.items():
+        kind, size, _ = name.split(", ", 2)
+        groups.setdefault((kind, size), []).append(part)
+
+    def better(part, place):
+        return min(value for value in (part["ekf"][place], part["ukf"][place]) if np.isfinite(value))
+
+    def line(parts):
+        worst = [max(part["guided"][k] / better(part, k) for part in parts) for k in (0, 1)]
+        over = [part["guided"][0] / part["particles"]["error"][1] for part in parts if "particles" in part]
+        bands = [[part["coverage"][k] for part in parts] for k in (0, 1)]
+        return [
+            "{:.2f} / {:.2f}".format(*worst),
+            " / ".join(f"{min(kind):.0%} to {max(kind):.0%}" for kind in bands),
+            f"{max(over):.2f}" if over else "",
+        ]
+
+    rows = [
+        [kind, size.replace("x", " → "), str(len(groups[kind, size])), *line(groups[kind, size])]
+        for kind in LAWS
+        for size in SIZES
+        if (kind, size) in groups
+    ]
+    header = ["law", "states → columns", "data sets", "guided ÷ better of ekf, ukf", "bands", "÷ particles, filtering"]
+    return table(header, rows)
+
+
+def render(path: Path = RESULTS, page: Path = PAGE) -> None:
+    begin, end = "<!-- wide emissions: begin -->\n", "<!-- wide emissions: end -->"
+    before, rest = page.read_text().split(begin)
+    text = markdown(json.loads(path.read_text())["cases"])
+    page.write_text(f"{before}{begin}\n{text}{end}{rest.split(end, 1)[1]}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wide_emissions", description=__doc__)
     parser.add_argument("--kinds", nargs="*", default=list(LAWS), choices=list(LAWS))
-    parser.add_argument("--sizes", nargs="*", default=["4x5", "4x50", "10x5", "10x50", "20x5", "20x50"])
+    parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[JUDGING_SEED])
+    parser.add_argument("--particles", action="store_true", help="run the particle filter too, on fewer rows")
+    parser.add_argument("--render", action="store_true", help="only write the table from the results")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     use_one_thread()
     # What is not run again is kept.
     cases: dict[str, Any] = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else {}
-    for kind in arguments.kinds:
+    for kind in [] if arguments.render else arguments.kinds:
         for size in arguments.sizes:
             for seed in arguments.seeds:
-                name = f"{kind}, {size}, seed {seed}"
-                cases[name] = run(kind, *map(int, size.split("x")), seed)
+                name = f"{kind}, {size}, seed {seed}" + (", particles" if arguments.particles else "")
+                cases[name] = run(kind, *map(int, size.split("x")), seed, arguments.particles)
                 console.print(f"{name}: {json.dumps(rounded(cases[name]))}", style="dim")
-                head = {"command": "python -m benchmarks.wide_emissions", "rows": ROWS, "particles": PARTICLES}
+                head = {"command": "python -m benchmarks.wide_emissions", "particles": PARTICLES}
                 arguments.out.write_text(
                     json.dumps(rounded(head | {"machine": machine(), "cases": cases}), indent=1) + "\n"
                 )
+    if arguments.out == RESULTS:
+        render()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def reproduced(name: str) -> str:
 
 
 def summary() -> str:
-    """What the paper has, what this library's defaults give, and the best possible, in one table."""
+    """What the paper has, what the defaults of version 0.1 give, and the best possible, in one table."""
 
     def mean(name: str, part: str, *keys: str, factor: float = 1.0, digits: int = 2) -> str:
         path = RESULTS / f"{name}.json"

@@ -2,9 +2,10 @@
 
     backstream reproduce table3
 
-Each seed draws its own model, stream, fresh sequence, family and samples. Three learners: our default; the paper's
-estimator with renewal, averaged iterates and corrected weights, on `Innovation`; and the paper's own settings: its
-conjugate family with 100 units, N = 100, M = 2, Δ = 2, the same-sample baseline, increments, Adam at 1e-3.
+Each seed draws its own model, stream, fresh sequence, family and samples. Three learners: the default of version 0.1;
+the paper's estimator with renewal, averaged iterates and corrected weights, on `Innovation`; and the paper's own
+settings: its conjugate family with 100 units, N = 100, M = 2, Δ = 2, the same-sample baseline, increments, Adam at
+1e-3.
 """
 
 from typing import Any

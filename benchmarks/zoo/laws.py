@@ -13,6 +13,14 @@ def covariance(law: dist.Distribution) -> jax.Array:
     return jnp.diag(jnp.broadcast_to(law.variance, law.event_shape))
 
 
+def scatter(law: dist.Distribution) -> jax.Array:
+    """The covariance, and for a Student-t law, which may have none, the inverse of its Fisher information."""
+    base = law.base_dist if isinstance(law, dist.Independent) else law
+    if not isinstance(base, dist.StudentT):
+        return covariance(law)
+    return jnp.diag(jnp.broadcast_to(base.scale**2 * (base.df + 3) / (base.df + 1), law.event_shape))
+
+
 def mean(law: dist.Distribution) -> jax.Array:
     return jnp.broadcast_to(law.mean, law.event_shape)
 

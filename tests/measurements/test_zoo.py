@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from backstream.models import check_model
-from benchmarks import assimilation
+from benchmarks import assimilation, wide_emissions
 from benchmarks.zoo import catalogue, comparison, gaussian_filters, laws, methods, report, scores
 from benchmarks.zoo.case import Data, Posterior
 from benchmarks.zoo.references.chains import chain_smoother
@@ -269,6 +269,7 @@ def test_committed_page_is_that_of_the_committed_results(tmp_path):
     page.write_text(report.PAGE.read_text())
     report.render(page=page, picture=tmp_path / "zoo.png")
     assimilation.render(page=page)
+    wide_emissions.render(page=page)
     assert page.read_text() == report.PAGE.read_text()
     assert comparison.RESULTS.stat().st_size < 200_000
 

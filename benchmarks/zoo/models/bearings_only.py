@@ -42,7 +42,7 @@ CASE = Case(
     field="sonar",
     about="vessel by bearings from a moving observer",
     build=lambda: BearingsOnly(jnp.array(0.04), jnp.array(0.02)),
-    reference=Paths(most_runs=1),
+    reference=Paths(),
     rows=300,
     inputs=observer,
 )

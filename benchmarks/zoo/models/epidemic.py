@@ -43,6 +43,6 @@ CASE = Case(
     field="epidemiology",
     about="SEIRS, negative binomial case counts",
     build=lambda: Epidemic(jnp.array(5000.0), jnp.array(10.0)),
-    reference=Paths(most_runs=1),
+    reference=Paths(),
     rows=300,
 )

@@ -56,6 +56,6 @@ CASE = Case(
     about="Lorenz-96, 40 states, half seen, Laplace noise",
     build=build,
     reference=Chains(),
-    rows=150,
+    rows=100,
     raw=seen_as(*range(0, 40, 2), dim=40),
 )

@@ -45,5 +45,6 @@ CASE = Case(
     about="aircraft in range and bearing",
     build=lambda: RangeBearing(jnp.array(0.05), jnp.array([0.5, 0.02])),
     reference=Paths(),
+    rows=300,
     raw=shown,
 )

@@ -29,9 +29,9 @@ BRIDGE_STEPS = 50
 class Chains:
     """`chains` chains for each row, of `draws` draws."""
 
-    window: int = 12
+    window: int = 10
     chains: int = 8
-    draws: int = 60
+    draws: int = 40
     name: str = "chains"
 
     def run(self, model, data: Data, seed: int) -> tuple[Posterior, Posterior, str]:
@@ -50,6 +50,14 @@ class Chains:
 def chain_smoother(model, ys: jax.Array, us, guess: jax.Array, window: int, chains: int, draws: int, key) -> Posterior:
     """Filter, smoother and log scores. Chains start near the path `guess`."""
     key_filter, key_smoother, key_score = jax.random.split(key, 3)
+    *filtered, states = chain_filter(model, ys, us, guess, window, chains, draws, key_filter)
+    whole = draw_paths(model, ys, us, guess, chains, 2 * draws, key_smoother)
+    return Posterior(*filtered, *moments(whole), _log_scores(model, states, ys, us, key_score))
+
+
+@eqx.filter_jit
+def chain_filter(model, ys: jax.Array, us, guess: jax.Array, window: int, chains: int, draws: int, key):
+    """Mean (T, d), covariance and draws (T, n, d) of each row's state, given all rows up to it."""
     prior = model.prior(jax.tree.map(lambda leaf: leaf[0], us))
     d = prior.event_shape[0]
     sample = partial(sample_window, model, ys, us, guess, chains)
@@ -65,11 +73,27 @@ def chain_smoother(model, ys: jax.Array, us, guess: jax.Array, window: int, chai
         return (means.at[t].set(mean[0]), factors.at[t].set(factor)), (mean[0], cov[0], states)
 
     unknown = jnp.zeros((len(ys), d)), jnp.broadcast_to(jnp.eye(d), (len(ys), d, d))
-    rows = jnp.arange(len(ys)), jax.random.split(key_filter, len(ys))
-    _, (*filtered, states) = jax.lax.scan(row, unknown, rows)
-    last = len(ys) - 1
-    whole = sample(last, last, 2 * draws, (laws.mean(prior), laws.normal_factor(prior)), key_smoother).states
-    return Posterior(*filtered, *moments(whole), _log_scores(model, states, ys, us, key_score))
+    return jax.lax.scan(row, unknown, (jnp.arange(len(ys)), jax.random.split(key, len(ys))))[1]
+
+
+@eqx.filter_jit
+def draw_paths(model, ys: jax.Array, us, guess: jax.Array, chains: int, draws: int, key: jax.Array) -> jax.Array:
+    """Paths (draws · chains, T, d) of all states given all rows, the chains' first draws first."""
+    prior = model.prior(jax.tree.map(lambda leaf: leaf[0], us))
+    start, last = (laws.mean(prior), laws.normal_factor(prior)), len(ys) - 1
+    return sample_window(model, ys, us, guess, chains, last, last, draws, start, key).states
+
+
+def split_rhat(states: jax.Array, chains: int) -> jax.Array:
+    """Of draws (draws · chains, k, d): the scale reduction of Gelman and Rubin for each state, halves taken as chains.
+
+    It is near 1 where chains and their halves agree.
+    """
+    each = states.reshape(-1, chains, *states.shape[1:])
+    half = len(each) // 2
+    parts = jnp.concatenate([each[:half], each[half : 2 * half]], axis=1)
+    within, between = parts.var(0, ddof=1).mean(0), parts.mean(0).var(0, ddof=1)
+    return jnp.sqrt((half - 1) / half + between / within)
 
 
 def moments(draws: jax.Array) -> tuple[jax.Array, jax.Array]:

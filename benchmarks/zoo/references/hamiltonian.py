@@ -85,7 +85,7 @@ class Target(NamedTuple):
 
         def information(x, u):
             H = jax.jacfwd(lambda x: laws.mean(self.model.emission(x, u)))(x)
-            return H.T @ jnp.linalg.solve(laws.covariance(self.model.emission(x, u)), H)
+            return H.T @ jnp.linalg.solve(laws.scatter(self.model.emission(x, u)), H)
 
         def slope(x, u):
             return jax.jacfwd(lambda x: laws.mean(self.model.transition(x, u)))(x)

@@ -81,6 +81,13 @@ def particle_smoother(model, ys: jax.Array, us, number: int, key: jax.Array) -> 
     return Posterior(*filtered, *smoothed, log_score)
 
 
+@eqx.filter_jit
+def particle_filter(model, ys: jax.Array, us, number: int, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Means (T, d), covariances and log scores of the filter alone."""
+    _, moments, log_score = _filter(model, ys, us, number, key)
+    return *moments, log_score
+
+
 def _filter(
     model, ys: jax.Array, us, number: int, key: jax.Array
 ) -> tuple[Cloud, tuple[jax.Array, jax.Array], jax.Array]:

@@ -13,16 +13,9 @@ from backstream.laws.gaussian import scaled_cholesky
 from .prediction import AffineLaw
 
 
-class Cut(NamedTuple):
-    """How finely a law is cut."""
-
-    pieces: int
-    centres: float
-    """The share of the variance that goes to the centres of the pieces, where the cut is whole."""
-
-
-COARSE, FINE = Cut(5, 0.8), Cut(7, 0.9)
-"""For one component, and for each of several."""
+NUM_PIECES = 7
+CENTRES = 0.9
+"""The share of the variance that goes to the centres of the pieces, where the cut is whole."""
 WHOLE_CUT = 0.02
 """The bend from which on it is whole."""
 LEAST_BEND = 0.002
@@ -38,17 +31,17 @@ class Pieces(NamedTuple):
 
 
 def cut(
-    mean: Float[Array, " d"], factor: Float[Array, "d d"], bend: Float[Array, " d"], how: Cut
+    mean: Float[Array, " d"], factor: Float[Array, "d d"], bend: Float[Array, " d"]
 ) -> tuple[Float[Array, " j"], Callable[[Array], tuple[Array, Array]]]:
     """A normal law as narrower ones along the column of its factor on which the transition bends most: the logarithms
     of their weights, and the i-th one's mean and factor.
 
     N(0, 1) is N(0, b) convolved with N(0, 1 − b). The first is replaced by its Gauss–Hermite points.
     """
-    points, weights = np.polynomial.hermite_e.hermegauss(how.pieces)
+    points, weights = np.polynomial.hermite_e.hermegauss(NUM_PIECES)
     centres = jnp.asarray(points, mean.dtype)
     axis = jnp.argmax(bend)
-    share = how.centres * jnp.clip(bend[axis] / WHOLE_CUT, 0.0, 1.0)
+    share = CENTRES * jnp.clip(bend[axis] / WHOLE_CUT, 0.0, 1.0)
 
     def piece(i: Array) -> tuple[Array, Array]:
         narrower = factor * jnp.where(jnp.arange(len(mean)) == axis, jnp.sqrt(1 - share), 1.0)

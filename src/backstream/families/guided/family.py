@@ -13,7 +13,7 @@ from backstream.families.kernels import AffineKernel, Kernel
 from backstream.laws.gaussian import Gaussian, invert, scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
-from .components import COARSE, LEAST_BEND, Merged, Pieces, cut, merge
+from .components import LEAST_BEND, NUM_PIECES, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
 from .plan import Plan, make_plan
 from .prediction import AffineLaw, backward_kernel, predict
@@ -203,7 +203,7 @@ class Guided(PlannedFamily):
         bends = moved.bend.max() > LEAST_BEND
 
         bend = moved.bend.reshape(-1, len(state.mean)).max(0)
-        log_weight, pieces = cut(state.mean, state.factor, bend, COARSE)
+        log_weight, pieces = cut(state.mean, state.factor, bend)
         skipped = Merged(
             jnp.zeros_like(state.mean), jnp.zeros_like(state.factor), state.kernel, jnp.zeros_like(state.log_score)
         )
@@ -217,7 +217,7 @@ class Guided(PlannedFamily):
 
             return None, jax.lax.cond(bends | (i == 0), one, lambda: skipped)
 
-        _, each = jax.lax.scan(read, None, jnp.arange(COARSE.pieces))
+        _, each = jax.lax.scan(read, None, jnp.arange(NUM_PIECES))
         return jax.lax.cond(
             bends,
             lambda: _merged(log_weight, each),

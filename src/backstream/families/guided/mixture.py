@@ -14,7 +14,7 @@ from backstream.laws.gaussian import Gaussian, scaled_cholesky
 from backstream.laws.mixture import Mixture
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
-from .components import FINE, Pieces, cut
+from .components import NUM_PIECES, Pieces, cut
 from .family import Guided, GuidedState, PlannedFamily
 from .laws import Row
 from .plan import make_plan
@@ -160,8 +160,8 @@ class GuidedMixture(PlannedFamily):
             return Pieces(law.log_weight, law.mean, law.factor)
 
         def one(log_weight, mean, factor, bend) -> Pieces:
-            log_share, piece = cut(mean, factor, bend, FINE)
-            return Pieces(log_weight + log_share, *jax.vmap(piece)(jnp.arange(FINE.pieces)))
+            log_share, piece = cut(mean, factor, bend)
+            return Pieces(log_weight + log_share, *jax.vmap(piece)(jnp.arange(NUM_PIECES)))
 
         pieces = jax.vmap(one)(law.log_weight, law.mean, law.factor, bend)
         return Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in pieces))
