@@ -158,6 +158,7 @@ def measure(make: Callable, settings: dict[str, Any], replicates: int) -> dict[s
             bias = ((mean - truth) ** 2).sum() - variance / replicates - (error * size) ** 2
             found[stage][name] = {
                 "bias": float(np.sqrt(max(bias, 0.0)) / size),
+                "noise": float(np.sqrt(variance / replicates + (error * size) ** 2) / size),
                 "deviation": float(np.sqrt(variance) / size),
                 "cosine": float(mean @ truth / np.linalg.norm(mean) / size),
                 "milliseconds": milliseconds[name] / settings["length"],
@@ -192,6 +193,12 @@ def at_equal_time(row: dict[str, float], plain: dict[str, float]) -> float:
     return float(np.hypot(row["bias"], row["deviation"] * np.sqrt(row["milliseconds"] / plain["milliseconds"])))
 
 
+def noise(row: dict[str, float], found: dict[str, Any], case: str, settings: dict[str, Any]) -> float:
+    """How far the mean over the runs is from the reference by chance, relative to its length."""
+    runs = min(REPLICATES, settings["fewer_runs"].get(case, REPLICATES))  # as all were that did not record it
+    return row.get("noise", float(np.hypot(row["deviation"] / np.sqrt(runs), found["reference_error"])))
+
+
 def markdown(content: dict[str, Any]) -> str:
     text = f"{content['settings']['length']} observations, N = {content['settings']['particles']}.\n"
     for case, stages in in_order(content).items():
@@ -200,7 +207,8 @@ def markdown(content: dict[str, Any]) -> str:
             for name, row in found.items():
                 if name in ("length", "reference_error"):
                     continue
-                numbers = [f"{row[key]:.3f}" for key in ("bias", "deviation", "cosine")]
+                bias = f"{row['bias']:.3f} ± {noise(row, found, case, content['settings']):.3f}"
+                numbers = [bias, *(f"{row[key]:.3f}" for key in ("deviation", "cosine"))]
                 rows.append([f"{stage}: {name}", *numbers, f"{at_equal_time(row, found[PLAIN]):.3f}"])
                 rows[-1].append(f"{row['milliseconds']:.2f}")
         reference = ", ".join(

@@ -79,16 +79,18 @@ class PredictiveScores(NamedTuple):
     """For each column: 1/12 where predictions are honest; more where they are too narrow."""
     residual_correlation: list[float | None]
     """For each column: of PIT values, as normal numbers, with those of the row before; 0 for exact predictions."""
+    crps: list[float | None]
+    """For each column the mean continuous ranked probability score, in its unit; None where there is none."""
 
 
-def predictive_scores(log_score: Any, pit: Any) -> PredictiveScores:
-    """A summary of the scores of rows [T] and their PIT values [T, dy], of which some may be NaN."""
+def predictive_scores(log_score: Any, pit: Any, crps: Any = None) -> PredictiveScores:
+    """A summary of the scores of rows [T], their PIT values [T, dy] and CRPS [T, dy], of which some may be NaN."""
     log_score, pit = np.asarray(log_score, float), np.asarray(pit, float)
     known = log_score[np.isfinite(log_score)]
     error = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else np.nan
-    columns = [column[np.isfinite(column)] for column in pit.T]
 
-    def each(what: Any, least: int = 1) -> list[float | None]:
+    def each(what: Any, least: int = 1, values: np.ndarray = pit) -> list[float | None]:
+        columns = [column[np.isfinite(column)] for column in values.T]
         return [float(what(column)) if len(column) >= least else None for column in columns]
 
     def correlation(column):
@@ -103,6 +105,7 @@ def predictive_scores(log_score: Any, pit: Any) -> PredictiveScores:
         each(np.mean),
         each(lambda column: np.mean((column - 0.5) ** 2)),
         each(correlation, 2),
+        each(np.mean, 1, np.full_like(pit, np.nan) if crps is None else np.asarray(crps, float)),
     )
 
 
@@ -127,8 +130,9 @@ def particle_limit(
 ) -> ParticleLimit:
     """A bootstrap particle filter with systematic resampling, and backward simulation (Godsill, Doucet and West 2004).
 
-    This is what no method can beat on average with the true model. The smoothed mean is over `num_trajectories` draws:
-    its error is a fraction 1/√num_trajectories of the smoothing standard deviation.
+    With infinitely many particles no method can beat it on average. With few, in many dimensions, some do. The smoothed
+    mean is over `num_trajectories` draws: its error is a fraction 1/√num_trajectories of the smoothing standard
+    deviation.
     """
     for name, value in (("num_particles", num_particles), ("num_trajectories", num_trajectories)):
         if value < 1:

@@ -40,7 +40,7 @@ def assert_equals(path, whole):
 def test_a_run_holds_every_row_once(uninterrupted):
     """Parts of 30 rows, the last one shorter; the monitor at every 20 rows after the first."""
     table = pq.read_table(uninterrupted / "run" / "filtered")
-    columns = ["row", "time", "refused", "log_score", "mean_0", "std_0", "pit_0", "residual_0"]
+    columns = ["row", "time", "refused", "log_score", "mean_0", "std_0", "pit_0", "residual_0", "crps_0"]
     assert table.column_names == columns
     assert table["row"].to_pylist() == list(range(ROWS))
     assert table["time"][65].as_py() == "2024-01-01T00:01:05"

@@ -86,6 +86,10 @@ def test_elbo_score_and_sample_size_are_those_of_the_recursion(gamma):
         carry, estimate = estimator.step(P, q, carry, YS[t], US[t], key=jax.random.fold_in(KEY, t))
         carries.append(carry)
     states, samples = zip(*((one.particles.state, one.particles.xi) for one in carries), strict=True)
+    state = q.init(P, US[0])
+    for t, found in enumerate(states):
+        state = q.update(P, state, YS[t], US[t])
+        np.testing.assert_allclose(found.mean, state.mean, rtol=1e-8)
     elbo, score, ess = by_hand(states, samples, gamma)
     np.testing.assert_allclose(estimate.total.elbo, elbo, rtol=1e-8)
     np.testing.assert_allclose(flatten(estimate.total.model_gradient)[0], score, rtol=1e-7)

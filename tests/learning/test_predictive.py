@@ -12,7 +12,7 @@ from scipy import stats
 
 from backstream import StateSpaceModel
 from backstream.learning import Settings, build
-from backstream.learning.predictive import predictive_scores
+from backstream.learning.predictive import predictive_scores, ranked_score
 from backstream.models import LinearGaussian
 
 KEY = jax.random.key(3)
@@ -81,7 +81,22 @@ def test_the_prediction_is_that_of_q_before_the_row():
     z = (y[0] - centre[0]) / jnp.sqrt(spread[0, 0])
     assert abs(found.residual[0] - z) < 4 * np.sqrt((1 + z**2 / 2) / 20_000)
     assert abs(found.pit[0] - stats.norm.cdf(z)) < 4 * 0.5 / np.sqrt(20_000)
+    # Gneiting and Raftery (2007), for a normal law
+    exact = np.sqrt(spread[0, 0]) * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / np.sqrt(np.pi))
+    assert abs(found.crps[0] - exact) < 4 * 1.2 * np.sqrt(spread[0, 0] / 20_000)
     assert np.isnan(found.pit[1]) and np.isnan(found.residual[1]), "what is missing has no score"
+
+
+def test_crps_is_the_mean_over_pairs_without_bias():
+    """Two draws are enough: the mean over many pairs is that of the law, here N(0, 1) at 0.4."""
+    draws = np.random.default_rng(0).standard_normal((2, 40_000))
+    found = np.asarray(ranked_score(jnp.asarray(draws), jnp.full(40_000, 0.4)))
+    by_hand = np.abs(draws - 0.4).mean(0) - np.abs(draws[0] - draws[1]) / 2
+    np.testing.assert_allclose(found, by_hand, atol=1e-12)
+    exact = 0.4 * (2 * stats.norm.cdf(0.4) - 1) + 2 * stats.norm.pdf(0.4) - 1 / np.sqrt(np.pi)
+    assert abs(found.mean() - exact) < 4 * found.std() / np.sqrt(40_000)
+    three = jnp.array([[1.0], [4.0], [2.0]])
+    np.testing.assert_allclose(ranked_score(three, jnp.array([3.0])), 4 / 3 - (3 + 1 + 2) / 6, rtol=1e-12)
 
 
 def test_labels_have_no_rank():

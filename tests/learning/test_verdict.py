@@ -12,10 +12,12 @@ from scipy import stats
 
 import backstream as bs
 from backstream.families import Guided
-from backstream.learning import Reference, Verdict
-from backstream.learning.judging import FALSE_ALARMS, Circumstances, judge, pooled
+from backstream.learning import Reference, ThetaGain, Verdict
+from backstream.learning.calibration import FALSE_ALARMS
+from backstream.learning.judging import Checks, judge, pooled
 from backstream.learning.particle_reference import particle_reference
 from backstream.learning.predictive import Predictive, predictive_scores
+from backstream.learning.remedies import Circumstances
 from backstream.learning.tally import LONG, RECENT, Evidence, Figures, Tally, poor_coverage
 from backstream.models import LinearGaussian
 from command import here
@@ -52,7 +54,7 @@ def tallied(z, rank, refused):
 
     def step(tally, row):
         z, rank, refused = row
-        predicted = Predictive(jax.scipy.stats.norm.cdf(z), z, rank)
+        predicted = Predictive(jax.scipy.stats.norm.cdf(z), z, z, rank)
         nothing = jnp.full((), jnp.nan)
         return tally.add(Evidence(refused, -(z.sum() ** 2), -(z.sum() ** 2), nothing, predicted)), None
 
@@ -64,9 +66,9 @@ def streams(count, rows, columns=1, seed=0):
     return rng.standard_normal((count, rows, columns)), rng.uniform(size=(count, rows))
 
 
-def verdicts(z, rank, **given):
-    tallies = tallied(z, rank, np.zeros(rank.shape, bool))
-    return [judge(jax.tree.map(lambda leaf, i=i: leaf[i], tallies), ABOUT, **given) for i in range(len(z))]
+def verdicts(z, rank, **checks):
+    tallies, checks = tallied(z, rank, np.zeros(rank.shape, bool)), Checks(**checks)
+    return [judge(jax.tree.map(lambda leaf, i=i: leaf[i], tallies), ABOUT, checks) for i in range(len(z))]
 
 
 def share(found, *kinds):
@@ -214,9 +216,65 @@ def test_a_loss_against_particle_filters_is_doubted_with_the_remedy_that_fits():
     assert "--components 4" in str(verdicts(z, rank, reference=lost)[0])
     assert verdicts(z, rank, reference=lost._replace(gap=0.04))[0].kind == "good"
     tally = tally_of(z, rank, np.zeros(rank.shape, bool))
-    assert "--components 8" in str(judge(tally, ABOUT._replace(components=4), lost))
-    unsure = judge(tally, ABOUT, lost._replace(gap=-1.0, ess=0.01))
-    assert unsure.kind == "good" and "cannot be trusted" in str(unsure)
+    assert "--components 8" in str(judge(tally, ABOUT._replace(components=4), Checks(lost)))
+
+
+def test_what_particle_filters_cannot_check_is_not_plainly_good():
+    """Where they are starved, the first line says so, and several components are compared in their place."""
+    tally = tally_of(*streams(1, 200), np.zeros((1, 200), bool))
+    starved = Reference(64, -0.01, 0.01, 0.01)
+    unsure = judge(tally, ABOUT, Checks(starved))
+    assert unsure.kind == "good" and not unsure.is_checked()
+    assert unsure.headline().startswith("Verdict: good, but not checked by particle filters (")
+    assert "cannot be trusted" in str(unsure) and "against a particle filter" not in unsure.headline()
+    assert judge(tally, ABOUT, Checks(starved._replace(ess=0.5))).is_checked()
+    modes = judge(tally, ABOUT, Checks(starved._replace(several=0.3, several_error=0.2)))
+    assert modes.kind == "doubtful" and "--components 4" in str(modes) and "by 0.30 nats" in str(modes)
+    assert judge(tally, ABOUT, Checks(starved._replace(several=0.01, several_error=0.001))).kind == "good"
+
+
+def test_a_posterior_that_predicts_better_than_the_model_shows_a_wrong_model():
+    tally = tally_of(*streams(1, 200), np.zeros((1, 200), bool))
+    better = Reference(64, -0.3, 0.01, 0.6)
+    found = judge(tally, ABOUT, Checks(better))
+    assert found.kind == "doubtful" and "more probable than the model does, by 0.30" in str(found)
+    assert "0.300 ± 0.010 nats per row gained" in found.headline() and "--learn-model" in str(found)
+    assert judge(tally, ABOUT, Checks(better._replace(gap=-0.04))).kind == "good"
+    assert judge(tally, ABOUT, Checks(better._replace(ess=0.01))).kind == "good", "a starved filter says too little"
+
+
+def test_a_column_without_values_is_told():
+    z, rank = streams(1, 400, 2)
+    z[0, :, 1] = np.nan
+    about = ABOUT._replace(names=("speed", "height"))
+    found = judge(tally_of(z, rank, np.zeros((1, 400), bool)), about)
+    assert found.kind == "doubtful" and "no value that could be judged in height." in str(found)
+    z[0, 50, 1] = 0.3
+    assert judge(tally_of(z, rank, np.zeros((1, 400), bool)), about).kind == "doubtful", "not for 300 rows"
+    z[0, 390, 1] = 0.3
+    assert judge(tally_of(z, rank, np.zeros((1, 400), bool)), about).kind == "good"
+    labels = np.full_like(z, np.nan)
+    assert judge(tally_of(labels, rank, np.zeros((1, 400), bool)), about).kind == "good", "labels have no order"
+    nothing = judge(tally_of(labels, np.full_like(rank, np.nan), np.zeros((1, 400), bool)), about)
+    assert nothing.kind == "doubtful" and "speed, height" in str(nothing)
+
+
+def test_a_few_values_say_nothing():
+    """Of three values two lie outside: 1 in 40 of such sets do."""
+    z, rank = np.full((1, 400, 1), np.nan), np.full((1, 400), np.nan)
+    z[0, [350, 380, 395], 0] = 2.5, -2.5, 0.0
+    assert judge(tally_of(z, rank, np.zeros((1, 400), bool)), ABOUT).kind == "learning"
+
+
+def test_what_learning_theta_gained_is_told_and_a_loss_is_doubted():
+    tally = tally_of(*streams(1, 200), np.zeros((1, 200), bool))
+    gained = judge(tally, ABOUT, Checks(theta_gain=ThetaGain(0.2, 0.01)))
+    assert gained.kind == "good" and "has gained 0.200 ± 0.010 nats per row" in str(gained)
+    lost = judge(tally, ABOUT, Checks(theta_gain=ThetaGain(-0.2, 0.01)))
+    assert lost.kind == "doubtful" and "--model-rate" in str(lost) and "by 0.200 ± 0.010" in str(lost)
+    assert lost.figures["theta_gain"] == -0.2
+    for small in (ThetaGain(-0.04, 0.001), ThetaGain(-0.2, 0.1)):
+        assert judge(tally, ABOUT, Checks(theta_gain=small)).kind == "good"
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def hostile_run(folder, tables):
     (folder / "run").mkdir(exist_ok=True)
     (folder / "run" / "config.toml").write_text(config.text())  # its files are there already
     writer = RunWriter(folder / "run", config)
-    scores = {name: np.full(30, 0.5) for name in ("log_score", "pit_0", "residual_0")}
+    scores = {name: np.full(30, 0.5) for name in ("log_score", "pit_0", "residual_0", "crps_0")}
     filtered = {"row": rows, "refused": np.zeros(30, bool), "mean_0": rows / 7, "std_0": np.ones(30), **scores}
     writer.add(pa.table(filtered), [])
     writer.commit(30, {"sum": np.zeros(())}, {"time": None})

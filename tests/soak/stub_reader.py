@@ -64,7 +64,7 @@ class StubReader(Reader):
         self._state = before
         mean = np.asarray(means)[:, None]
         labels = {"times": batch.times, "keys": batch.keys}
-        scores = {"log_score": mean[:, 0], "pit": mean, "residual": mean}
+        scores = {"log_score": mean[:, 0], "pit": mean, "residual": mean, "crps": mean}
         refused = np.zeros(len(batch), bool)
         rows = Filtered(first=batch.first, mean=mean, std=mean, refused=refused, **scores, **labels)
         problems = sorted(batch.problems.items())

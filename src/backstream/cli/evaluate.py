@@ -34,7 +34,8 @@ def evaluate(
 ) -> None:
     """Evaluate the predictions and, if known, the states.
 
-    Each row is compared with its prediction from the rows before: log scores, coverage of 90 % bands, PIT values.
+    Each row is compared with its prediction from the rows before: log scores, coverage of 90 % bands, PIT values, and
+    CRPS in the units of the columns.
 
     With --states, also print root mean square errors of the states and the coverage of 90 % intervals, and compare them
     with the raw observations and a particle smoother. "filtered while learning" uses the estimates made during the
@@ -75,8 +76,11 @@ def _predictions(filtered: Any) -> Any:
 
     from backstream import metrics
 
-    pits = [name for name in filtered.column_names if name.startswith("pit_")]
-    return metrics.predictive_scores(filtered["log_score"], np.column_stack([filtered[name] for name in pits]))
+    parts = [
+        np.column_stack([filtered[name] for name in filtered.column_names if name.startswith(f"{kind}_")])
+        for kind in ("pit", "crps")
+    ]
+    return metrics.predictive_scores(filtered["log_score"], *parts)
 
 
 def _print_json(lines: list[Line], predicted: Any, verdict: Any, config: Any) -> None:
@@ -145,12 +149,18 @@ def _show_scores(found: Any, columns: tuple[str, ...]) -> None:
         Console().print(f"Log score of {found.rows:,} rows, each given those before it: {mean}", highlight=False)
     table = Table(title="Predictions of the rows before they were read")
     table.add_column("")
-    for name in ("inside 90 % bands", "mean of PIT (0.5)", "variance of PIT (0.083)", "correlation of errors (0)"):
+    for name in (
+        "inside 90 % bands",
+        "mean of PIT (0.5)",
+        "variance of PIT (0.083)",
+        "correlation of errors (0)",
+        "CRPS",
+    ):
         table.add_column(name, justify="right")
     for name, *values in zip(
-        columns, found.coverage, found.pit_mean, found.pit_variance, found.residual_correlation, strict=True
+        columns, found.coverage, found.pit_mean, found.pit_variance, found.residual_correlation, found.crps, strict=True
     ):
-        formats = "{:.0%}", "{:.3f}", "{:.3f}", "{:+.2f}"
+        formats = "{:.0%}", "{:.3f}", "{:.3f}", "{:+.2f}", "{:.4g}"
         table.add_row(name, *("" if v is None else form.format(v) for v, form in zip(values, formats, strict=True)))
     Console().print(table)
 

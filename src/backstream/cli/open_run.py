@@ -29,7 +29,7 @@ def open_run(path: Path, model: str | None = None) -> Run:
 def read_scored(path: Path) -> pa.Table:
     """The results of a run, with the predictive scores of its rows."""
     table = read_filtered(path)
-    for name in ("log_score", "pit_0"):
+    for name in ("log_score", "pit_0", "crps_0"):
         if name not in table.column_names:
             raise InputError(f"The results in {path / FILTERED} have no column {name!r}: they are not backstream's.")
     return table

@@ -14,8 +14,9 @@ from backstream.runs.memory import MemoryRun
 from backstream.runs.store import check_directory, write_run
 
 from .advance import Warn, advance, continued
+from .filtered_rows import FilteredRows
 from .preparation import require_writable
-from .result import FilteredRows, Learned, Result
+from .result import Learned, Result
 from .run import Run, restore
 
 

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
-from jax.scipy.special import ndtri
 
 from backstream import posterior
 from backstream.data.arrays import as_before, as_rows, has_names
@@ -23,6 +22,7 @@ from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
 
+from .filtered_rows import FilteredRows
 from .fleet_reader import rows_of_streams, with_elapsed
 
 Laws = posterior.Marginals | posterior.MixtureMarginals
@@ -41,53 +41,6 @@ class Learned(NamedTuple):
     """None where each of many streams has its own: see `fleet`."""
     fleet: Fleet | None = None
     """The streams, where there are many."""
-
-
-class FilteredRows:
-    """The state at each row, given the rows up to it, as estimated when the row was read.
-
-    Example:
-        ```python
-        rows = result.filtered
-        rows.mean, rows.std, rows.interval(0.9), rows.to_pandas()
-        ```
-    """
-
-    def __init__(self, table: pa.Table):
-        self.table = table
-
-    @property
-    def mean(self) -> np.ndarray:
-        """[T, d]."""
-        return self._columns("mean")
-
-    @property
-    def std(self) -> np.ndarray:
-        """[T, d]."""
-        return self._columns("std")
-
-    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bounds that contain each coordinate of the state with probability `level`."""
-        if not 0 < level < 1:
-            raise ValueError(f"level must be strictly between 0 and 1, not {level}.")
-        half = float(ndtri(0.5 + level / 2)) * self.std
-        return self.mean - half, self.mean + half
-
-    def to_arrow(self) -> pa.Table:
-        return self.table
-
-    def to_pandas(self) -> Any:
-        return self.table.to_pandas()
-
-    def _columns(self, name: str) -> np.ndarray:
-        names = [column for column in self.table.column_names if column.startswith(f"{name}_")]
-        return np.column_stack([self.table[column].to_numpy() for column in names])
-
-    def __len__(self) -> int:
-        return self.table.num_rows
-
-    def __repr__(self) -> str:
-        return f"FilteredRows({len(self):,} rows: {', '.join(self.table.column_names)})"
 
 
 class Result:

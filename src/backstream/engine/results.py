@@ -22,6 +22,7 @@ class Filtered(NamedTuple):
     """The log density of each row given those before it, and how its columns compare with their prediction."""
     pit: np.ndarray
     residual: np.ndarray
+    crps: np.ndarray
     keys: list[str | None] | None = None
     """The stream of each, where there are many."""
 
@@ -33,13 +34,13 @@ class Filtered(NamedTuple):
             columns["time"] = pa.array(self.times, pa.string())
         columns["refused"] = self.refused
         columns["log_score"] = self.log_score
-        for name in ("mean", "std", "pit", "residual"):
+        for name in ("mean", "std", "pit", "residual", "crps"):
             values = getattr(self, name)
             columns |= {f"{name}_{i}": np.ascontiguousarray(values[:, i]) for i in range(values.shape[1])}
         return pa.table(columns)
 
 
-OF_ROWS = "mean", "std", "refused", "log_score", "pit", "residual"
+OF_ROWS = "mean", "std", "refused", "log_score", "pit", "residual", "crps"
 """What the results have of all that the learner says of a row."""
 
 

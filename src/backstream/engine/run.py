@@ -24,9 +24,10 @@ from backstream.runs.store import (
 )
 
 from .advance import Warn, continued, write
+from .filtered_rows import FilteredRows
 from .fleet_reader import assemble
 from .preparation import Prepared, prepare
-from .result import FilteredRows, Learned, Result
+from .result import Learned, Result
 
 
 class Run(Result):

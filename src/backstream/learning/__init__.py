@@ -12,6 +12,7 @@ from .particle_reference import Reference
 from .per_step import PerStepLearner
 from .presets import build, default_learner
 from .records import Info, LearnerState
+from .starting_theta import ThetaGain
 from .steps import Settling
 from .theta import Evidence, Parameter, current_parameters, step_evidence
 from .verdict import Reason, Verdict
@@ -36,6 +37,7 @@ __all__ = [
     "Report",
     "Settings",
     "Settling",
+    "ThetaGain",
     "Verdict",
     "WatchedLearner",
     "WatchedState",

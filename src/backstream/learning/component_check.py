@@ -27,6 +27,9 @@ BATCH = 16
 """Differences of neighbouring rows are not independent: the standard error is that of the means of so many."""
 LEAST_GAP, SURENESS = 1e-3, 3.0
 """Several components are needed where the gap is above so many nats a row, and so many standard errors."""
+LEAST_NATS = 10.0
+"""Or where it is so many nats in all, however uneven over the rows: a ratio of predictive densities is that large with
+a probability of e⁻¹⁰ at most where those below it are right."""
 
 
 class Gap(NamedTuple):
@@ -40,7 +43,8 @@ class Gap(NamedTuple):
 
     def is_clear(self) -> bool:
         """Whether several components are needed."""
-        return self.mean > max(LEAST_GAP, SURENESS * self.error)
+        sure = self.mean > SURENESS * self.error or self.mean * self.rows > LEAST_NATS
+        return self.mean > LEAST_GAP and sure
 
     def advice(self) -> str:
         return (

@@ -21,6 +21,7 @@ from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
 from .online import OnlineLearner
 from .particle_reference import Reference, particle_reference
 from .records import Info, LearnerState
+from .starting_theta import Gained, ThetaGain, theta_gains
 from .theta import Parameter, current_parameters, parameter_warnings
 
 RECENT, FADING = 5, 20
@@ -53,6 +54,8 @@ class Report(NamedTuple):
     row: int | None = None
     parameters: dict[str, Parameter] | None = None
     """θ by the names of the model's fields, where it is learned."""
+    theta_gain: ThetaGain | None = None
+    """By how much the learned θ predicts better than the θ that the run began with, over the windows so far."""
     reference: Reference | None = None
     """What particle filters say of the first rows of the window; None where q is exact, and has nothing to lose, and in
     most windows of a long run."""
@@ -142,6 +145,7 @@ class Monitor(eqx.Module):
         warnings += parameter_warnings(learner, state, self.window) + self._advice(p, watch, state, ys, inputs)
         is_compared = _is_compared(state.q, watch.windows + 1)
         reference = self.compare(learner, watch, state, ys, inputs) if is_compared else None
+        gained = watch.gained.next(theta_gains(learner, watch.anchor, state, infos, ys, inputs))
         report = Report(
             int(state.t),
             elbo,
@@ -154,8 +158,9 @@ class Monitor(eqx.Module):
             tuple(warnings),
             parameters=current_parameters(learner, state),
             reference=reference,
+            theta_gain=gained.gain(),
         )
-        return watch.next(_copy(state.result_state()), reached), report
+        return watch.next(_copy(state.result_state()), reached)._replace(gained=gained), report
 
     def _advice(self, p, watch: "Watch", state: LearnerState, ys: Any, inputs: Any) -> list[str]:
         """What several components would add, now and then."""
@@ -168,13 +173,18 @@ class Monitor(eqx.Module):
     def compare(
         self, learner: OnlineLearner, watch: "Watch", state: LearnerState, ys: Any, inputs: Any
     ) -> Reference | None:
-        """The result beside particle filters on the first of the rows since the monitor looked last; None where it is
-        exact, or where there are none."""
+        """The result beside particle filters on the first of the rows since the monitor looked last, or beside several
+        components where the filters are starved; None where it is exact, or where there are no rows."""
         q = state.result()
         if not len(ys) or (isinstance(q, ScoringFamily) and q.exact):
             return None
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 2)
-        return particle_reference(learner.current_model(state), q, watch.anchor, ys, inputs, key=key)
+        p = learner.current_model(state)
+        reference = particle_reference(p, q, watch.anchor, ys, inputs, key=key)
+        if reference.is_trusted or not can_be_checked(q):
+            return reference
+        gap = log_score_gap(p, q, watch.anchor, ys, inputs)
+        return reference._replace(several=gap.mean, several_error=gap.error)
 
     def _elbos(self, p, q: BackwardFamily, anchor: Any, ys: Any, inputs: Any, infos: Info, key: Any) -> np.ndarray:
         """Unbiased values of the window's ELBO per observation, one for each trajectory.
@@ -202,6 +212,8 @@ class Watch(NamedTuple):
     variance: float
     """Mean and variance of that ELBO over the latest windows, RECENT or so."""
     windows: int
+    gained: Gained = Gained()
+    """What learning θ has gained in them."""
 
     @classmethod
     def begin(cls, anchor: Any) -> "Watch":
@@ -218,7 +230,7 @@ class Watch(NamedTuple):
         weight = max(1 / RECENT, 1 / (self.windows + 1))
         off = reached - self.usual
         usual, variance = self.usual + weight * off, (1 - weight) * (self.variance + weight * off**2)
-        return Watch(anchor, best, usual, variance, self.windows + 1)
+        return Watch(anchor, best, usual, variance, self.windows + 1, self.gained)
 
 
 @compiled(quickly=True)

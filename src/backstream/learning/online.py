@@ -232,6 +232,7 @@ class OnlineLearner(eqx.Module):
             jnp.where(finite, reported, jnp.nan),
             filters.predicted.pit,
             filters.predicted.residual,
+            filters.predicted.crps,
         )
         lost = ~finite | ~all_finite((mean, cov))
         evidence = Evidence(lost, info.log_score, info.elbo, gain, filters.predicted)

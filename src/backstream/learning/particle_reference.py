@@ -6,6 +6,7 @@ a probability of e^{-a} at most: a posterior whose log score lies further below 
 would have found a loss is said by their effective sample size.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -33,12 +34,15 @@ WIDEST_ERROR = 3.0
 
 class Reference(NamedTuple):
     """What the filters say of `rows` rows. `gap` is their log-likelihood less q's log score, or its ELBO where it has
-    no score, in nats per row, and `error` its standard error; `ess` is a share of the particles."""
+    no score, in nats per row, and `error` its standard error; `ess` is a share of the particles. Where the filters
+    cannot be trusted, `several` is by how much several components predict better than one, if that was tried."""
 
     rows: int
     gap: float
     error: float
     ess: float
+    several: float = math.nan
+    several_error: float = math.nan
 
     @property
     def is_trusted(self) -> bool:

@@ -33,6 +33,9 @@ class Predictive(NamedTuple):
     """The randomised rank of each column among the draws, between 0 and 1."""
     residual: Float[Array, " dy"]
     """Each column less the mean of the draws, in their standard deviations."""
+    crps: Float[Array, " dy"]
+    """The continuous ranked probability score of each column, in its unit: ∫ (F(s) − 1{s ≥ y})² ds, estimated from the
+    draws without bias. Smaller is better. None for angles, which have no line."""
     rank: Float[Array, ""]
     """The randomised rank of the row's predictive density among those of replicates: low where the row is less
     probable than it should be, high where it is more so."""
@@ -40,7 +43,7 @@ class Predictive(NamedTuple):
     @classmethod
     def unknown(cls, like: Float[Array, " dy"]) -> "Predictive":
         nothing = jnp.full_like(like, jnp.nan)
-        return cls(nothing, nothing, jnp.full((), jnp.nan, like.dtype))
+        return cls(nothing, nothing, nothing, jnp.full((), jnp.nan, like.dtype))
 
 
 def predictive_scores(
@@ -54,7 +57,7 @@ def predictive_scores(
     *,
     key: Array,
 ) -> Predictive:
-    """PIT values, residuals and rank of y, from `num_draws` draws of the prediction.
+    """PIT values, residuals, CRPS and rank of y, from `num_draws` draws of the prediction.
 
     Args:
         p: The model.
@@ -118,7 +121,8 @@ def _compared(
     law: Law, draws: Float[Array, "n dy"], y: Float[Array, " dy"], uniform: Float[Array, " dy"]
 ) -> Predictive:
     value = filled(law, y).astype(y.dtype)
-    if support_of(law) is constraints.circular:  # from the mean direction on, with the cut on the other side
+    on_circle = support_of(law) is constraints.circular
+    if on_circle:  # from the mean direction on, with the cut on the other side
         centre = jnp.arctan2(jnp.sin(draws).mean(0), jnp.cos(draws).mean(0))
         draws, value = (jnp.arctan2(jnp.sin(part - centre), jnp.cos(part - centre)) for part in (draws, value))
     below, equal = (draws < value).sum(0), (draws == value).sum(0)
@@ -126,5 +130,16 @@ def _compared(
     spread = draws.std(0, ddof=1)
     residual = (value - draws.mean(0)) / jnp.where(spread > 0, spread, 1.0)
     known = ~jnp.isnan(y) & jnp.isfinite(draws).all(0)
-    pit, residual = (jnp.where(known, part, jnp.nan).astype(y.dtype) for part in (pit, residual))
-    return Predictive.unknown(y)._replace(pit=pit, residual=residual)
+    crps = jnp.full_like(value, jnp.nan) if on_circle else ranked_score(draws, value)
+    pit, residual, crps = (jnp.where(known, part, jnp.nan).astype(y.dtype) for part in (pit, residual, crps))
+    return Predictive.unknown(y)._replace(pit=pit, residual=residual, crps=crps)
+
+
+def ranked_score(draws: Float[Array, "n dy"], value: Float[Array, " dy"]) -> Float[Array, " dy"]:
+    """E|X − y| − ½ E|X − X'| from independent draws, without bias; two draws at least."""
+    n = len(draws)
+    away = jnp.abs(draws - value).mean(0)
+    # Σ_{i<j} |x_i − x_j|: in order, the k-th of n is above k others and below n − 1 − k.
+    signs = 2 * jnp.arange(n, dtype=draws.dtype) - (n - 1)
+    apart = signs @ jnp.sort(draws, axis=0) / (n * (n - 1))
+    return away - apart

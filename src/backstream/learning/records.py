@@ -57,8 +57,8 @@ class LearnerState(NamedTuple):
 class Info(NamedTuple):
     """What one observation told. `elbo` is its contribution to the objective; `mean` and `std` describe q_t of the
     result; `log_score` is the log density of the row given those before it, as the result predicted it, NaN where the
-    family has none; `pit` and `residual` compare the row with draws of that prediction, see `predictive`; `refused`
-    says that the update was not finite and was not made."""
+    family has none; `pit`, `residual` and `crps` compare the row with draws of that prediction, see `predictive`;
+    `refused` says that the update was not finite and was not made."""
 
     t: Array
     elbo: Array
@@ -71,6 +71,7 @@ class Info(NamedTuple):
     log_score: Array
     pit: Float[Array, " dy"]
     residual: Float[Array, " dy"]
+    crps: Float[Array, " dy"]
 
 
 class Filters(NamedTuple):
@@ -95,7 +96,7 @@ def blank_infos(length: int, q: BackwardFamily, dtype) -> Info:
     """Room for what a block of observations tells: known beforehand, so that nothing is traced twice."""
     number, state, row = (jnp.zeros(shape, dtype) for shape in (length, (length, q.state_dim), (length, q.obs_dim)))
     t, refused = jnp.zeros(length, jnp.uint32), jnp.zeros(length, bool)
-    return Info(t, number, number, number, number, refused, state, state, number, row, row)
+    return Info(t, number, number, number, number, refused, state, state, number, row, row, row)
 
 
 def all_finite(tree: PyTree) -> Array:

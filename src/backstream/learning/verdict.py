@@ -41,10 +41,18 @@ class Verdict:
         for name, words in (("log_score", "{:.3f} nats per row"), ("coverage", "{:.0%} inside the 90 % bands")):
             value = self.figures.get(name)
             told += [] if value is None else [words.format(value)]
-        gap, error = self.figures.get("gap"), self.figures.get("gap_error")
-        if gap is not None and error is not None:
-            told.append(f"{gap:.3f} ± {error:.3f} nats per row lost against a particle filter")
-        return f"Verdict: {self.kind}" + (f" ({', '.join(told)})" if told else "")
+        known = {"gap": "a particle filter", "several_gap": "several components"}
+        for name, other in known.items():
+            gap, error = self.figures.get(name), self.figures.get(f"{name}_error")
+            if gap is not None and error is not None and (name != "gap" or self.is_checked()):
+                way = "lost" if gap >= 0 else "gained"
+                told.append(f"{abs(gap):.3f} ± {error:.3f} nats per row {way} against {other}")
+        kind = self.kind if self.is_checked() else f"{self.kind}, but not checked by particle filters"
+        return f"Verdict: {kind}" + (f" ({', '.join(told)})" if told else "")
+
+    def is_checked(self) -> bool:
+        """Whether the particle filters, where the posterior is compared with any, would have noticed a loss."""
+        return self.figures.get("gap_trusted") != 0
 
     def details(self) -> list[str]:
         """The reasons and notes, as sentences. What several reasons say to try is said once."""

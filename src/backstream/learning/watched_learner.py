@@ -10,10 +10,12 @@ from jaxtyping import Array
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.guided import GuidedMixture
 
-from .judging import Circumstances, judge
+from .judging import Checks, judge
 from .monitor import Monitor, Report, Watch
 from .online import OnlineLearner, blank_state
 from .records import Info, LearnerState, blank_infos, dtype_of
+from .remedies import Circumstances
+from .starting_theta import Gained, theta_gains
 from .steps import Settling
 from .verdict import Verdict
 
@@ -113,10 +115,13 @@ class WatchedLearner(eqx.Module):
         """
         learner, about = state.learner, circumstances(self.learner, state.learner, names)
         if latest is not None:
-            return judge(learner.tally, about, latest.reference, latest.warnings)
+            checks = Checks(latest.reference, latest.theta_gain, latest.warnings)
+            return judge(learner.tally, about, checks)
         filled = max(int(learner.t) - 1, 0)
-        ys, inputs, _ = jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], state.window)
-        return judge(learner.tally, about, self.monitor.compare(self.learner, state.watch, learner, ys, inputs))
+        ys, inputs, infos = jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], state.window)
+        reference = self.monitor.compare(self.learner, state.watch, learner, ys, inputs)
+        gains = theta_gains(self.learner, state.watch.anchor, learner, infos, ys, inputs)
+        return judge(learner.tally, about, Checks(reference, Gained().next(gains).gain()))
 
 
 def circumstances(learner: OnlineLearner, state: LearnerState, names: tuple[str, ...] = ()) -> Circumstances:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from backstream._version import __version__
-from backstream.learning import Parameter, Reference, Report
+from backstream.learning import Parameter, Reference, Report, ThetaGain
 from backstream.runs import atomic_files
 
-OPTIONAL = ("stream", "row", "parameters", "reference")
+OPTIONAL = ("stream", "row", "parameters", "theta_gain", "reference")
 """What only some reports have: those of a run with many streams, of one that learns the model, and of one whose
 posterior is not exact."""
 KINDS: dict[str, Any] = {
@@ -19,6 +19,7 @@ KINDS: dict[str, Any] = {
     "stream": str | None,
     "row": int | None,
     "parameters": dict | None,
+    "theta_gain": list | None,
     "reference": list | None,
 }
 """What the parts of a report are in JSON; the others are numbers, or null where there is none."""
@@ -87,8 +88,9 @@ def report_record(report: Report) -> dict[str, Any]:
             for name, parameter in report.parameters.items()
         }
     values["warnings"] = list(report.warnings)
-    if report.reference is not None:
-        values["reference"] = [number if math.isfinite(number) else None for number in report.reference]
+    for name, numbers in (("reference", report.reference), ("theta_gain", report.theta_gain)):
+        if numbers is not None:
+            values[name] = [number if math.isfinite(number) else None for number in numbers]
     return values
 
 
@@ -108,6 +110,8 @@ def decode_report(values: Any) -> Report:
     given["warnings"] = tuple(given["warnings"])
     if given["parameters"] is not None:
         given["parameters"] = {name: _parameter(pair) for name, pair in given["parameters"].items()}
+    if given["theta_gain"] is not None:
+        given["theta_gain"] = ThetaGain(*_parameter(given["theta_gain"]))
     if given["reference"] is not None:
         given["reference"] = _reference(given["reference"])
     return Report(**given)
@@ -122,8 +126,8 @@ def _parameter(pair: Any) -> Parameter:
 
 
 def _reference(numbers: list[Any]) -> Reference:
-    if len(numbers) != len(Reference._fields) or type(numbers[0]) is not int:
-        raise TypeError("a reference is a number of rows, a gap with its error, and a sample size")
+    if not 4 <= len(numbers) <= len(Reference._fields) or type(numbers[0]) is not int:
+        raise TypeError("a reference is a number of rows, a gap with its error, a sample size, and perhaps another gap")
     if not all(isinstance(number, int | float | None) and not isinstance(number, bool) for number in numbers[1:]):
         raise TypeError("a reference is made of numbers")
     return Reference(numbers[0], *(math.nan if number is None else float(number) for number in numbers[1:]))

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from backstream.learning.judging import LEAST_COVERAGE, judge, pooled
+from backstream.learning.judging import LEAST_COVERAGE, Checks, judge, pooled
 from backstream.learning.monitor import Monitor, Report, Watch
 from backstream.learning.records import Info, blank_infos
 from backstream.learning.tally import Tally, poor_coverage
@@ -144,7 +144,9 @@ class Fleet:
         references = [report.reference for report in latest.values() if report.reference is not None]
         reference = max(references, key=lambda one: one.gap, default=None)
         warnings = [f"Stream {name!r}: {warning}" for name, one in latest.items() for warning in one.warnings]
-        found = judge(pooled(tallies), about, reference, tuple(warnings))
+        gains = [report.theta_gain for report in latest.values() if report.theta_gain is not None]
+        worst = min(gains, key=lambda one: one.mean, default=None)
+        found = judge(pooled(tallies), about, Checks(reference, worst, tuple(warnings)))
         poor = [names[i] for i in poor_coverage(tallies, LEAST_COVERAGE)]
         if not poor or found.kind == "failed":
             return found
