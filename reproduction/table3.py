@@ -169,6 +169,11 @@ def markdown(content: dict[str, Any]) -> str:
     rows.append(["the observation itself", "", "", *(spread(over_seeds(parts, "limit", "raw"), 4) for _ in errors)])
     header = ["learner", "training: smoothing", "filtering", "fresh: smoothing", "filtering"]
     text = "RMSE: mean ± standard deviation (number of seeds).\n\n" + table(header, rows)
+    covered = over_seeds(parts, "default", "end", "coverage_90")
+    if covered:
+        low, high = (f"{100 * pick(covered):.0f}" for pick in (min, max))
+        held = f"{low} to {high} % of the fresh states"
+        text += f"\nThe smoothed 90 % intervals of the default hold {held}: they are narrow.\n"
     return text + "\nEach seed on its fresh sequence, against the limit on the same sequence:\n\n" + each_seed(parts)
 
 

@@ -25,6 +25,7 @@ from backstream.estimators import (
     Renewal,
     Scan,
 )
+from backstream.estimators.base import flatten
 from backstream.families import Conjugate, Guided, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
 from backstream.learning.online import _blocks
@@ -212,17 +213,21 @@ def test_offline_learning_reaches_the_likelihood():
 
 
 def test_updates_inside_an_epoch():
-    """Recursive updates raise the ELBO of the sequence; keeping or restarting the optimiser makes a difference."""
+    """Recursive updates raise the ELBO of the sequence; an epoch starts from the λ of the one before, and from its
+    optimiser or a new one: by hand, two epochs."""
     p, ys = model(), observations()
     made = learner(p, RecursiveScore(20, MomentCorrected()), rate=3e-3)
     start = float(Exact()(p, family(), ys, key=KEY).elbo)
-    ends = []
     for restart in (True, False):
         found = fit_within_epochs(made, family(), ys, num_epochs=8, restart_optimiser=restart, key=KEY)
         assert found.elbo.shape == (8,)
-        ends.append(float(Exact()(p, found.q, ys, key=KEY).elbo))
-        assert ends[-1] > start + 1.0
-    assert ends[0] != ends[1]
+        assert float(Exact()(p, found.q, ys, key=KEY).elbo) > start + 1.0
+        first, _ = made.scan(made.init(family(), key=jax.random.fold_in(KEY, 0)), ys)
+        second = made.init(first.q, key=jax.random.fold_in(KEY, 1))
+        second = second if restart else second._replace(optimiser=first.optimiser)
+        expected = flatten(made.scan(second, ys)[0].q)[0]
+        two = fit_within_epochs(made, family(), ys, num_epochs=2, restart_optimiser=restart, key=KEY)
+        np.testing.assert_array_equal(flatten(two.q)[0], expected)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ MUTANTS = (
     Mutant(
         "noise is not inflated by λ",
         "families/guided/family.py",
-        "u, jnp.exp(self.log_inflation))",
-        "u, jnp.exp(0 * self.log_inflation))",
+        "u, jnp.exp(self.log_inflation), part)",
+        "u, jnp.exp(0 * self.log_inflation), part)",
         (f"{SCORE_SLOPES}[closed]",),
     ),
     Mutant(
@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant(
         "pieces of a bent law are not weighted by the row",
         "families/guided/family.py",
-        "merge(Pieces(log_weight + each.log_mass, each.mean, each.factor), each.kernel)",
-        "merge(Pieces(log_weight, each.mean, each.factor), each.kernel)",
+        "weights = jnp.where(failed, log_weight, log_weight + each.log_mass)",
+        "weights = log_weight",
         (RECURSION,),
     ),
     Mutant(
@@ -152,8 +152,8 @@ MUTANTS = (
     Mutant(
         "a mixture's noise is not inflated by λ",
         "families/guided/mixture.py",
-        "inflation = jnp.exp(self.log_inflation)",
-        "inflation = jnp.exp(0 * self.log_inflation)",
+        "inflation, noise = jnp.exp(self.log_inflation), self",
+        "inflation, noise = jnp.exp(0 * self.log_inflation), self",
         (f"{SEVERAL}::test_the_log_score_has_the_derivative_of_the_likelihood",),
     ),
     Mutant(

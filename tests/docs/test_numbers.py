@@ -1,0 +1,105 @@
+"""Numbers in the sentences of the documentation are those of committed results, or of the code.
+
+Tables between marks are made from the results, and `tests/measurements` compares them. Here are sentences.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from backstream.learning import judging, particle_reference, starting_theta, tally
+from backstream.learning.calibration import LEAST_ROWS
+from backstream.learning.monitor import COMPARED
+
+ROOT = Path(__file__).parents[2]
+
+
+def results(name: str) -> dict:
+    return json.loads((ROOT / name).read_text())
+
+
+def says(page: str, sentence: str) -> None:
+    """The sentence is on the page, however it is broken into lines."""
+    text = re.sub(r"\s+", " ", (ROOT / page).read_text())
+    assert re.sub(r"\s+", " ", sentence) in text, f"{page} does not say: {sentence}"
+
+
+def test_the_particle_smoother_is_beaten_on_some_seeds():
+    parts = results("reproduction/results/table3.json")["parts"]
+    ours, limit = ([parts[f"{name}, seed {i}"] for i in range(5)] for name in ("default", "limit"))
+    assert sum(a["end"]["smoothing"] < b["smoothing"] for a, b in zip(ours, limit, strict=True)) == 4
+    says("docs/reproduction.md", "a smaller smoothing error than 20 000 particles on four of five seeds (Table 3)")
+
+
+def test_biases_of_gradients():
+    parts = results("benchmarks/results/gradients.json")["parts"]
+
+    def bias(d, stage, name):
+        return parts[f"chaotic RNN, d = {d}"][stage][name]["bias"]
+
+    ratios = [
+        bias(d, stage, "plain weights") / bias(d, stage, "pathwise")
+        for d in (10, 20, 50)
+        for stage in ("start", "middle")
+        if bias(d, stage, "pathwise")
+    ]
+    says(
+        "docs/trust.md", f"its bias is {min(ratios):.0f} to {max(ratios):.0f} times smaller than that of plain weights"
+    )
+    assert all(2.5 < bias(d, "late", "plain weights") / bias(d, "late", "pathwise") < 4 for d in (20, 50))
+    start, middle, late = (bias(100, stage, "pathwise") for stage in ("start", "middle", "late"))
+    says("docs/trust.md", f"bias is {start:.1f} at the start, {middle:.1f} in the middle and {late:.1f} late")
+    worst = parts["slow linear-Gaussian, A = 0.999"]["late"]["4 trajectories, offline"]
+    says("docs/trust.md", f"of up to {worst['bias']:.0f} ± {worst['deviation'] / 4:.0f}")
+
+
+def test_learning_with_a_hundred_states():
+    parts = results("benchmarks/results/learning.json")["parts"]
+    looks = [one for i in range(4) for one in parts[f"chaotic RNN, d = 100: window, seed {i}"]]
+    window = [one for one in looks if one["observations"] == 3002]
+    low, high = (pick(one["filtering"] for one in window) for pick in (min, max))
+    says("docs/trust.md", f"between {low:.4f} and {high:.4f} at d = 100 (four seeds)")
+    recursion = [parts[f"chaotic RNN, d = 100: recursion, seed {i}"][-1] for i in range(4)]
+    assert max(round(one["filtering"], 3) for one in recursion) <= 0.109
+    fewest, most = (pick(one["observations"] for one in recursion) for pick in (min, max))
+    says("docs/trust.md", f"reads only {fewest} to {most} observations within its time limit")
+
+
+def test_verdicts_on_purpose():
+    found = results("benchmarks/results/verdicts.json")
+    failures = [run for runs in found["failures"].values() for run in runs.values()]
+    healthy = [run for runs in found["healthy"].values() for run in runs.values()]
+    bad, good = (
+        sum(run["verdict"] in kinds for run in runs)
+        for runs, kinds in ((failures, ("doubtful", "failed")), (healthy, ("good", "learning")))
+    )
+    assert len(found["failures"]) == 17 and found["rows"] == 500
+    says("docs/decisions.md", f"{bad} of {len(failures)} verdicts are doubtful or failed")
+    says("docs/decisions.md", f"{good} of {len(healthy)} verdicts are good or learning")
+
+
+def test_mutants():
+    path = ROOT / "benchmarks" / "results" / "mutants.json"
+    if not path.exists():
+        pytest.skip("not run yet")
+    found = json.loads(path.read_text())
+    assert found["killed"] >= 0.9 * found["mutants"] >= 54
+    assert all(found["survivors"].values()), "each survivor is explained"
+    says("CONTRIBUTING.md", f"{found['killed']} of {found['mutants']} are noticed")
+
+
+def test_what_the_verdict_looks_at():
+    page = "docs/streaming.md"
+    filters, particles, rows = (getattr(particle_reference, name) for name in ("FILTERS", "PARTICLES", "ROWS"))
+    says(page, f"{filters} filters with {particles} particles, on {rows} rows")
+    says(page, f"after the first window, then at every {COMPARED}th")
+    says(page, f"by {judging.LEAST_NATS:.0f} nats with a probability of at most e⁻⁵")
+    says(page, f"fewer than {LEAST_ROWS} rows were read")
+    says(page, f"the latest {tally.RECENT} rows or so and the latest {tally.LONG // 1000} 000")
+    says(page, f"reads {starting_theta.UNCOUNTED + starting_theta.COUNTED} rows of each window")
+    says(page, f"lost more than {judging.LEAST_GAP:.2f} nats per row and three standard errors")
+    says(page, f"more than {100 * judging.MOST_REFUSED:.0f} % of the updates were skipped")
+    says(page, f"less than {100 * judging.LEAST_COVERAGE:.0f} % of the values are inside their 90 % bands")
+    says(page, f"(less than {100 * judging.LEAST_COLUMN:.0f} % in one of several columns)")
