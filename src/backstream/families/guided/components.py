@@ -12,7 +12,6 @@ from backstream.laws.gaussian import scaled_cholesky
 
 from .prediction import AffineLaw
 
-
 NUM_PIECES = 7
 CENTRES = 0.9
 """The share of the variance that goes to the centres of the pieces, where the cut is whole."""
