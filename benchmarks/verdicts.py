@@ -196,7 +196,7 @@ def run_healthy(name: str, seed: int) -> dict[str, Any]:
 def without(check: str) -> Any:
     """A context in which one of the checks is left out."""
     nothing = {
-        "particle filters": mock.patch.object(monitor, "particle_reference", lambda *_, **__: None),
+        "particle filters": mock.patch.object(monitor.Monitor, "compare", lambda *_: None),
         "unlearned filter": mock.patch.object(Unlearned, "begin", lambda *_: None),
         "filter at the starting parameters": mock.patch.object(monitor, "theta_gains", lambda *_: np.zeros(0)),
     }

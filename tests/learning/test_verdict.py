@@ -150,7 +150,9 @@ def test_far_too_narrow_bands_and_refusals_are_failures():
     assert verdicts(4 * z, rank)[0].kind == "failed"
     four, one = (judge(tally_of(z, rank, np.arange(100)[None] < count), ABOUT) for count in (4, 1))
     assert four.kind == "failed" and "of the updates were not finite" in str(four)
-    assert one.kind == "good"
+    assert one.kind == "good" and "--rate" in str(four)
+    left = judge(tally_of(z, rank, np.arange(100)[None] < 4), ABOUT._replace(learns_model=True))
+    assert left.kind == "failed" and "constraints" in str(left), "a scale that became negative"
     few = verdicts(*streams(1, 20))[0]
     assert few.kind == "learning" and "too few" in str(few)
 

@@ -110,7 +110,7 @@ def main() -> None:
     killed: dict[str, bool] = {}
     if asked.out is not None and asked.out.exists():
         killed = json.loads(asked.out.read_text())["found"]
-    wanted = [mutant for mutant in MUTANTS if not asked.names or mutant.name in asked.names]
+    wanted = [mutant for name in asked.names for mutant in MUTANTS if mutant.name == name] or list(MUTANTS)
     check_texts(wanted)
     run([mutant for mutant in wanted if mutant.name not in killed], asked, killed)
     print(f"{sum(killed.values())} of {len(killed)} killed: {sum(killed.values()) / len(killed):.0%}")

@@ -45,7 +45,7 @@ MUTANTS = (
         WINDOW,
         "return log_transition(p, x_prev, x, u) - log_q",
         "return 0 * log_transition(p, x_prev, x, u) - log_q",
-        (f"{TRAJECTORIES}::test_window_elbo_is_that_of_the_observations_after_the_anchor",),
+        (f"{TRAJECTORIES}::test_the_window_is_the_stream_and_then_has_the_filter_as_its_prior",),
     ),
     Mutant(
         "no discount over sampled pairs",

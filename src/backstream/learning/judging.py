@@ -77,13 +77,13 @@ def _refusals(recent: Figures, long: Figures, about: Circumstances) -> list[Reas
     latest = float(recent["refused"].value)
     if np.isnan(share) or not ((share > MOST_REFUSED and count >= LEAST_REFUSED - 0.5) or latest > 0.1):
         return []
-    return [
-        Reason(
-            f"{max(share, latest):.1%} of the updates were not finite and were skipped.",
-            "rows that are impossible in the model, a learning rate that is too high, or too little precision",
-            f"look at the rows marked as refused; a lower --{'model-' if about.learns_model else ''}rate",
-        )
-    ]
+    what = f"{max(share, latest):.1%} of the updates were not finite and were skipped."
+    if about.learns_model:
+        cause = "a parameter has left the values that it may have, such as a scale that became negative"
+        remedy = "declare what they may be (constraints = {'scale': constraints.positive} in the model), or a lower"
+        return [Reason(what, cause, f"{remedy} --model-rate")]
+    cause = "rows that are impossible in the model, a learning rate that is too high, or too little precision"
+    return [Reason(what, cause, "look at the rows marked as refused; a lower --rate")]
 
 
 def _coverage(recent: Figures, long: Figures, about: Circumstances, lost: bool) -> list[Reason]:
