@@ -80,6 +80,16 @@ def test_verdicts_on_purpose():
     says("docs/decisions.md", f"{good} of {len(healthy)} verdicts are good or learning")
 
 
+def test_following_the_advice_mends():
+    remedies = results("benchmarks/results/verdicts.json")["remedies"].values()
+    assert all(one["advised"] and one["before"] in ("doubtful", "failed") for one in remedies)
+    mended = sum(one["after"] == "good" for one in remedies)
+    says(
+        "docs/decisions.md",
+        f"For {mended} of {len(remedies)} failures, a run that follows the advice ends with the verdict good",
+    )
+
+
 def test_mutants():
     path = ROOT / "benchmarks" / "results" / "mutants.json"
     if not path.exists():

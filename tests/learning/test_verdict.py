@@ -147,7 +147,12 @@ def test_a_bad_beginning_is_forgotten_and_a_late_change_is_seen():
 
 def test_far_too_narrow_bands_and_refusals_are_failures():
     z, rank = streams(1, 100)
-    assert verdicts(4 * z, rank)[0].kind == "failed"
+    always = verdicts(4 * z, rank)[0]
+    assert always.kind == "failed" and "the model does not describe these rows" in str(always.reasons[0])
+    more, ranks = streams(1, 900)
+    more[:, 800:] *= 5
+    late = verdicts(more, ranks)[0]
+    assert late.kind == "failed" and "the process or a sensor has changed" in str(late.reasons[0])
     four, one = (judge(tally_of(z, rank, np.arange(100)[None] < count), ABOUT) for count in (4, 1))
     assert four.kind == "failed" and "of the updates were not finite" in str(four)
     assert one.kind == "good" and "--rate" in str(four)

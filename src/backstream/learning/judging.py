@@ -9,7 +9,7 @@ import numpy as np
 
 from .calibration import LEAST_ROWS, LEAST_VALUES, MATERIAL, calibration
 from .particle_reference import Reference
-from .remedies import Circumstances, learn_it, named
+from .remedies import Circumstances, follow, learn_it, named
 from .starting_theta import ThetaGain
 from .tally import LEVEL, Figures, Tally
 from .verdict import Kind, Reason, Verdict
@@ -88,25 +88,31 @@ def _refusals(recent: Figures, long: Figures, about: Circumstances) -> list[Reas
 
 def _coverage(recent: Figures, long: Figures, about: Circumstances, lost: bool) -> list[Reason]:
     """Bands that hold far too little, of late or in the long run."""
-    for figures, rows in ((recent, "latest rows"), (long, "rows")):
-        inside, region = figures["inside"], figures["region"]
-        enough = inside.count >= LEAST_VALUES
-        covered, columns = inside.value[enough], np.flatnonzero(enough)
-        if not len(covered):
-            covered, columns = (
-                (np.atleast_1d(region.value), np.zeros(1, int)) if region.count >= LEAST_VALUES else ([], [])
-            )
+    (now, now_columns), (before, columns) = _covered(recent), _covered(long)
+    for covered, of, rows in ((now, now_columns, "latest rows"), (before, columns, "rows")):
         if not len(covered) or not (np.mean(covered) < LEAST_COVERAGE or np.min(covered) < LEAST_COLUMN):
             continue
-        if figures is long and np.nanmean(recent["inside"].value) > LEVEL - 2 * MATERIAL["inside"]:
+        if covered is before and len(now) and np.mean(now) > LEVEL - 2 * MATERIAL["inside"]:
             continue
-        bad = int(columns[int(np.argmin(covered))])
+        bad = int(of[int(np.argmin(covered))])
         where = f", in {named(about, bad)} {np.min(covered):.0%}" if len(covered) > 1 else ""
         what = f"Of the {rows}, {np.mean(covered):.0%} lie inside their 90 % bands{where}."
         if lost:
             return [Reason(what, "the posterior does not follow the model, see below")]
+        if np.mean(before) - np.mean(covered) > 2 * MATERIAL["inside"]:
+            return [Reason(what, "the process or a sensor has changed", follow(about))]
         return [Reason(what, "the model does not describe these rows", learn_it(about))]
     return []
+
+
+def _covered(figures: Figures) -> tuple[np.ndarray, np.ndarray]:
+    """The share of values inside the bands of each column of which enough is known, and which these columns are; of
+    rows inside their regions where no column has bands."""
+    inside, region = figures["inside"], figures["region"]
+    columns = np.flatnonzero(inside.count >= LEAST_VALUES)
+    if len(columns) or region.count < LEAST_VALUES:
+        return inside.value[columns], columns
+    return np.atleast_1d(region.value), np.zeros(1, int)
 
 
 def _gap(reference: Reference | None, about: Circumstances, worse: bool) -> list[Reason]:
