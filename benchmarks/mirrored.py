@@ -1,13 +1,18 @@
 """States that the observations cannot tell from their mirror images."""
 
+from dataclasses import dataclass
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
 from backstream import StateSpaceModel
-from benchmarks.zoo.case import Case
+from benchmarks.zoo.case import Case, Data, Posterior
+from benchmarks.zoo.models.lorenz63_three import Lorenz63
 from benchmarks.zoo.references.grid import Grid
+from benchmarks.zoo.references.particles import average, particle_filter
 from benchmarks.zoo.references.plane import Plane
 
 SENSORS = np.array([-3.0, 3.0])
@@ -54,6 +59,33 @@ class Bearings(Mirrored):
         return dist.Normal(jnp.arctan2(jnp.abs(x[1]), x[0] - jnp.asarray(SENSORS, x.dtype)), self.noise).to_event(1)
 
 
+class Convection(Lorenz63):
+    """Lorenz-63 seen in its third coordinate. The flow does not change when the signs of the first two do."""
+
+    def emission(self, x, u=None):
+        return dist.Normal(x[2:], self.noise).to_event(1)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The log score by `runs` particle filters of `number` particles; the proof has half of these each."""
+
+    number: int
+    runs: int
+    name: str = "particle filters"
+
+    def run(self, model, data: Data, seed: int) -> tuple[Posterior, Posterior, str]:
+        ys, us = jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us)
+
+        def scored(number: int, runs: int) -> Posterior:
+            keys = [jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number), run) for run in range(runs)]
+            found = [particle_filter(model, ys, us, number, key) for key in keys]
+            return average([Posterior(mean, cov, mean, cov, score) for mean, cov, score in found])
+
+        full, half = scored(self.number, self.runs), scored(self.number // 2, self.runs)
+        return full, half, f"{self.runs} × {self.number} particles"
+
+
 WALK = Case(
     name="mirrored_walk",
     field="benchmark",
@@ -75,6 +107,14 @@ BEARINGS = Case(
     field="tracking",
     about="bearings without a side",
     build=lambda: Bearings(jnp.array(0.1)),
-    reference=Plane(reach=12.0),
+    reference=Plane(reach=12.0, nodes=320),
+    rows=300,
+)
+LORENZ = Case(
+    name="mirrored_lorenz",
+    field="convection",
+    about="Lorenz-63 seen in z",
+    build=lambda: Convection(1, jnp.array(1.0)),
+    reference=Scores(number=16384, runs=4),
     rows=300,
 )

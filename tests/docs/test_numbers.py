@@ -113,3 +113,17 @@ def test_what_the_verdict_looks_at():
     says(page, f"more than {100 * judging.MOST_REFUSED:.0f} % of the updates were skipped")
     says(page, f"less than {100 * judging.LEAST_COVERAGE:.0f} % of the values are inside their 90 % bands")
     says(page, f"(less than {100 * judging.LEAST_COLUMN:.0f} % in one of several columns)")
+
+
+def test_references_of_several_modes():
+    cases = results("benchmarks/results/modes.json")["cases"]
+
+    def largest(name: str, what: str, components: str = "4") -> float:
+        return max(abs(seed[what]) for seed in cases[name][components].values())
+
+    moves = {name: largest(name, "reference_score_moves") for name in list(cases)[3:]}
+    bearings, lorenz = moves["bearings without a side"], moves["Lorenz-63 seen in z"]
+    says("docs/posterior.md", f"moves by {bearings:.4f} for bearings, by {lorenz:.4f} for Lorenz-63")
+    assert max(moves["ranges from two sensors on a line"], moves["random walk seen as its absolute value"]) < 1e-4
+    off = largest("Lorenz-63 seen in z", "score_below")
+    says("docs/posterior.md", f"four components are {off:.3f} nats a row off on one of the data sets")

@@ -46,10 +46,15 @@ class AdditiveFunctional(eqx.Module):
         """Ê_i[h_t(X_{t-1}, ξ_t^i)] for each i, flat."""
 
         def row(x_previous, x, coefficients):
-            values = jax.vmap(lambda x_: ravel_pytree(self.increment(x_, x, y))[0])(x_previous)
-            return coefficients @ values
+            return self.row_average(coefficients, x_previous, x, y)
 
         return vmap_rows(row, pairs, xi_previous)(xi, pairs.coefficients())
+
+    def row_average(
+        self, w: Float[Array, " m"], xi_previous: Float[Array, "m d"], x: Float[Array, " d"], y: Float[Array, " dy"]
+    ) -> Float[Array, " k"]:
+        """Σ_j w_j h_t(ξ_{t-1}^j, x), flat."""
+        return w @ jax.vmap(lambda x_: ravel_pytree(self.increment(x_, x, y))[0])(xi_previous)
 
     def restore(self, flat: Float[Array, " k"], xi: Float[Array, "n d"], y: Float[Array, " dy"]) -> PyTree:
         """From the flat form back to what h returns."""

@@ -37,6 +37,7 @@ from backstream.models.density import log_emission, log_prior, log_transition, l
 
 from ..base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
 from .baselines import AbstractBaseline, LeaveOneOut
+from .functionals import AdditiveFunctional
 from .objectives import AbstractObjective, Increment
 from .pullback import pull_back, pull_back_mean
 from .sensitivity import AbstractSensitivity, Cotangents, Forward
@@ -215,6 +216,17 @@ class RatioCarry(NamedTuple):
     V: Running
     G: Running | None
     S: Running | None
+    F: Running | None
+
+
+class AtSamples(NamedTuple):
+    """What is known at the samples of one time. `G_bar` is the mean of G, and the term of q_t itself."""
+
+    V: Float[Array, " n"]
+    G: Any = None
+    G_bar: Any = None
+    S: Any = None
+    F: Any = None
 
 
 class RatioScore(OnlineEstimator):
@@ -224,7 +236,7 @@ class RatioScore(OnlineEstimator):
     potentials. `sensitivity` says how a_{t-1} and a_t depend on λ; without one, q is taken as it is, and there is no
     gradient in λ. `objective` is what is ascended, `baseline` the control variate. With `learn_model` the score
     S_t^i = Σ_j w_ij (S_{t-1}^j + ∇_θ log m_t g_t) is carried along: the gradient in θ, without what θ changes in a q
-    that reads it.
+    that reads it. `functional` is an additive functional whose expectation under q_{0:t} is carried along too.
 
         estimator = RatioScore(100, learn_model=True)
         carry, estimate = estimator.init(p, q, ys[0], key=key)
@@ -238,6 +250,7 @@ class RatioScore(OnlineEstimator):
     objective: AbstractObjective = Increment()
     baseline: AbstractBaseline = LeaveOneOut()
     learn_model: bool = eqx.field(static=True, default=False)
+    functional: AdditiveFunctional | None = None
 
     def __check_init__(self):
         if self.num_particles < 1:
@@ -257,19 +270,22 @@ class RatioScore(OnlineEstimator):
             return log_prior(p, x, u) + log_emission(p, x, y, u)
 
         V = jax.vmap(lambda x: log_joint(p, x))(samples.xi) - samples.log_q
-        carry, G, G_bar, S = RatioCarry(samples, None, self._zeros((), V), None, None), None, None, None
+        carry, found = RatioCarry(samples, None, self._zeros((), V), None, None, None), AtSamples(V)
         if self.sensitivity is not None:
             self.sensitivity.check_family(q)
             [outer], sensitivity = self.sensitivity.init(p, q, y, u)(self._outer(q, samples, V))
             lam = flatten(q)[0]
-            G, G_bar = jnp.zeros((self.num_particles, lam.size), lam.dtype), jnp.zeros_like(lam)
             carry = carry._replace(sensitivity=sensitivity, G=self._zeros(lam.shape, lam))
-            G_bar = G_bar, outer.add_to(jnp.zeros_like(lam))
+            G, zero = jnp.zeros((self.num_particles, lam.size), lam.dtype), jnp.zeros_like(lam)
+            found = found._replace(G=G, G_bar=(zero, outer.add_to(zero)))
         if self.learn_model:
             theta, rebuild = flatten(p)
             S = jax.vmap(jax.grad(lambda v, x: log_joint(rebuild(v), x)), (None, 0))(theta, samples.xi)
-            carry = carry._replace(S=self._zeros(theta.shape, theta))
-        return self._conclude(p, q, carry, V, G, G_bar, S, jnp.full_like(V[0], jnp.nan))
+            carry, found = carry._replace(S=self._zeros(theta.shape, theta)), found._replace(S=S)
+        if self.functional is not None:
+            F = self.functional.at_first(samples.xi, y)
+            carry, found = carry._replace(F=self._zeros(F.shape[1:], F)), found._replace(F=F)
+        return self._conclude(p, q, carry, found, y, jnp.full_like(V[0], jnp.nan))
 
     def _zeros(self, shape, like: Array) -> Running:
         return Running.zeros(self.num_particles, shape, like.dtype)
@@ -286,7 +302,7 @@ class RatioScore(OnlineEstimator):
         r = gamma * carry.V.at_samples + log_m - log_ratio
         V = log_g - after.log_q + (w * r).sum(1)
 
-        G = G_bar = S = None
+        found = AtSamples(V)
         if self.sensitivity is not None:
             row = jnp.full(self.num_particles, 1 / self.num_particles, w.dtype)
             scores = self.backward.scores(p, q, before, after, self.baseline.centre(w, r)).centred(row)
@@ -294,12 +310,16 @@ class RatioScore(OnlineEstimator):
             (*pulled, outer), sensitivity = pull(*scores, self._outer(q, after, V))
             sums = zip(pulled, centred_product(gamma * w, carry.G.at_samples, row), strict=True)
             G, inner = (score.add_to(past) for score, past in sums)
-            G_bar = inner, outer.add_to(jnp.zeros_like(inner))
+            found = found._replace(G=G, G_bar=(inner, outer.add_to(jnp.zeros_like(inner))))
             carry = carry._replace(sensitivity=sensitivity)
         if carry.S is not None:
             S = gamma * w @ carry.S.at_samples + self._model_score(p, w, before.xi, after.xi, y, u)
+            found = found._replace(S=S)
+        if carry.F is not None and self.functional is not None:
+            added = jax.vmap(self.functional.row_average, (0, None, 0, None))(w, before.xi, after.xi, y)
+            found = found._replace(F=w @ carry.F.at_samples + added)
         carry = carry._replace(samples=after)
-        return self._conclude(p, q, carry, V, G, G_bar, S, (1 / (w**2).sum(1)).mean())
+        return self._conclude(p, q, carry, found, y, (1 / (w**2).sum(1)).mean())
 
     def _outer(self, q, samples: Samples, V: Float[Array, " n"]) -> Cotangents:
         """Of mean_i ∇log q_t(ξ_t^i) (V_t^i − baseline)."""
@@ -321,20 +341,32 @@ class RatioScore(OnlineEstimator):
 
         return jax.vmap(jax.grad(averaged), (None, 0, 0))(theta, xi, w)
 
-    def _conclude(self, p, q, carry: RatioCarry, V, G, G_bar, S, ess) -> tuple[RatioCarry, OnlineEstimate]:
-        """L_t and its gradients, and what they add; V, G and S are kept centred, and what is taken out is summed
-        apart. `G_bar` is the mean of G, and the term of q_t itself."""
-        gamma, direction = self.objective.discount, self.objective.direction
+    def expectation(self, q: BackwardFamily, carry: RatioCarry) -> PyTree:
+        """What a carry knows of the additive functional: its expectation under q_{0:t}."""
+        if self.functional is None or carry.F is None:
+            raise ValueError("There is no functional whose expectation could be told: give RatioScore one.")
+        xi = carry.samples.xi
+        return self.functional.restore(carry.F.sum.total() + carry.F.rest, xi, jnp.zeros(q.obs_dim, xi.dtype))
+
+    def _conclude(self, p, q, carry: RatioCarry, found: AtSamples, y, ess) -> tuple[RatioCarry, OnlineEstimate]:
+        """L_t and its gradients, and what they add; V, G, S and F are kept centred, and what is taken out is summed
+        apart."""
+        gamma, direction, V = self.objective.discount, self.objective.direction, found.V
         running, elbo, elbo_change = carry.V.advance(V - V.mean(), V.mean(), V.mean(), gamma)
-        carry, gradient, change = carry._replace(V=running), None, None
+        carry, gradient, change, functional = carry._replace(V=running), None, None, None
         slope = slope_change = jnp.zeros_like(flatten(q)[0])
-        if carry.G is not None and G_bar is not None:
-            inner, outer = G_bar
-            kept, slope, slope_change = carry.G.advance(G, inner + outer, inner, gamma)
+        if carry.G is not None and found.G_bar is not None:
+            inner, outer = found.G_bar
+            kept, slope, slope_change = carry.G.advance(found.G, inner + outer, inner, gamma)
             carry = carry._replace(G=kept)
-        if carry.S is not None and S is not None:
-            scores, gradient, change = carry.S.advance(S - S.mean(0), S.mean(0), S.mean(0), gamma)
+        if carry.S is not None and found.S is not None:
+            S_bar = found.S.mean(0)
+            scores, gradient, change = carry.S.advance(found.S - S_bar, S_bar, S_bar, gamma)
             carry = carry._replace(S=scores)
+        if carry.F is not None and found.F is not None and self.functional is not None:
+            F_bar = found.F.mean(0)
+            kept, functional, _ = carry.F.advance(found.F - F_bar, F_bar, F_bar)
+            carry, functional = carry._replace(F=kept), self.functional.restore(functional, carry.samples.xi, y)
 
         def estimate(elbo, slope, gradient):
             return Estimate(elbo, like(q, slope), None if gradient is None else like(p, gradient))
@@ -345,4 +377,4 @@ class RatioScore(OnlineEstimator):
             None if gradient is None or change is None else direction(gradient, change),
         )
         nan = jnp.full_like(elbo, jnp.nan)
-        return carry, OnlineEstimate(estimate(elbo, slope, gradient), increment, ess, nan)
+        return carry, OnlineEstimate(estimate(elbo, slope, gradient), increment, ess, nan, functional)
