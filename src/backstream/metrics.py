@@ -1,4 +1,4 @@
-"""How good an estimate of the hidden states is, beside how bad the raw observation and how good the best would be."""
+"""How good an estimate of the hidden states is, compared with the raw observation and with the best possible one."""
 
 from typing import Any, NamedTuple
 

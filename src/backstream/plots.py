@@ -117,7 +117,7 @@ def parameter(axes: Axes, rows: Any, values: Any, errors: Any, name: str, truth:
 
 
 def elbo(axes: Axes, reports: Sequence[Any]) -> None:
-    """What the learner says of itself beside the unbiased ELBO of the same λ and that of the averaged λ, the result.
+    """The ELBO that the learner reports, the unbiased ELBO of the same λ, and that of the averaged λ, the result.
 
     `reports` are those of a `Monitor`. Bars are two standard errors. A triangle at the foot marks a window of which the
     monitor warned.
@@ -217,7 +217,7 @@ def fan(
     levels: Sequence[float] = (0.5, 0.8, 0.95),
     times: Any = None,
 ) -> None:
-    """A forecast: its median and bands that widen with their level, after the last of the past and beside what came.
+    """A forecast: its median and bands that widen with their level, after the past rows, and the rows that followed.
 
     `draws` is `forecast(...).observations` or `.states`. `past` and `future`, if known, are rows alike. `times` covers
     the past and the horizon; without it, time 0 is the first forecast.

@@ -36,7 +36,7 @@ def compiled(donate: int | None = None, *, quickly: bool = False) -> Callable[[C
     """Compiles a function of trees of arrays and whatever else, with the options above, as `eqx.filter_jit` does:
     `quickly` is for what runs now and then. The buffers of the argument `donate` are used up. Arrays go to the program
     as plain lists, and the first argument, which mostly is the one of the call before, is taken apart once: to take
-    apart and put together the trees of a learner in JAX's way, thrice a call, costs as much as a step of it."""
+    apart and put together the trees of a learner in JAX's way, three times a call, costs as much as a step of it."""
 
     def decorate(function: Callable) -> Callable:
         programs: dict[Any, _Program] = {}

@@ -58,7 +58,7 @@ def end(sentence: str, code: int) -> None:
 
 
 def silence_stdout() -> None:
-    """After its reader has gone: Python would complain once more at its own end."""
+    """After its reader has closed it: Python would report that again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -77,13 +77,13 @@ def describe_error(error: Exception) -> tuple[str, int]:
 
 
 class Stop:
-    """Ctrl-C, the signal that asks a process to end, and that of a terminal that is closed: heard at once, acted on
+    """Ctrl-C, the signal that asks a process to end, and that of a terminal that is closed: noticed at once, handled
     between two pieces of work."""
 
     def __init__(self):
         self.signal = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
                 signal.signal(number, self._hear)
 
     def requested(self) -> bool:
@@ -93,7 +93,7 @@ class Stop:
         if self.signal:  # a second time: at once
             raise KeyboardInterrupt
         self.signal = number
-        with contextlib.suppress(OSError):  # the terminal may be gone
+        with contextlib.suppress(OSError):  # the terminal may be closed
             os.write(2, b"\nStopping after the current rows. Press Ctrl-C again to stop at once.\n")
 
     def exit_code(self) -> int:

@@ -17,7 +17,7 @@ from .failures import FAILURE
 
 
 def open_run(path: Path, model: str | None = None) -> Run:
-    """A run with what it learned, in its own precision; damage that could be got round is told on stderr."""
+    """A run with what it learned, in its own precision. Damage that could be worked around is reported on stderr."""
     jax_setup.start(open_config(path).precision)
     run = Run(path, model)
     _ = run.learned

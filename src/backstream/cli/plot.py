@@ -93,7 +93,7 @@ class _Shown(NamedTuple):
         table, wanted = read_parquet(path), [f"{column}_{self.coordinate}" for column in columns]
         needed = wanted if self.stream is None else ["key", *wanted]
         if not set(needed) <= set(table.column_names):
-            raise RunError(f"{path} has no columns {', '.join(needed)}: write it anew, or remove it.")
+            raise RunError(f"{path} has no columns {', '.join(needed)}: write it again, or remove it.")
         return [column.to_numpy() for column in self.part(table).select(wanted).columns]
 
 

@@ -152,7 +152,7 @@ def open_source(
 ) -> Source:
     """A source of any kind: the path of a file, "-" for standard input, an array [T, dy], or a pandas or Arrow table.
 
-    The kind of file is told by `format`, or by its suffix, or by how it begins. `follow` waits for more at the end of a
+    The kind of file is given by `format`, by its suffix, or by its first bytes. `follow` waits for more at the end of a
     text file, and goes on with the file that takes its place when it is renamed; `stopped` is asked meanwhile whether
     to end. Values beyond the range of `dtype` are refused.
     """

@@ -1,4 +1,4 @@
-"""What the last bits of a result depend on beside the run's own settings: recorded with every checkpoint."""
+"""What the last bits of a result depend on, apart from the settings of the run. It is saved with every checkpoint."""
 
 import os
 from importlib.metadata import version

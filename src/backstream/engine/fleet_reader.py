@@ -201,7 +201,7 @@ class FleetReader(Reader):
                 continue
             member, row = fleet.members.get(key), batch.first + i
             seen, before = last.get(key, (row, None) if member is None else (member.last_row, member.last_time))
-            if limit and row - seen > limit:  # it has ended, and begins anew
+            if limit and row - seen > limit:  # it has ended, and starts again
                 before = None
             try:
                 time, elapsed[i] = parsing.since(before, batch.times[i] if batch.times else None)

@@ -92,7 +92,7 @@ class SingleReader(Reader):
         return 0 if self._prepared.components is not None else CHECKED_ROWS - self._rows_read()
 
     def _decide(self, state: WatchedState) -> None:
-        """Whether several components are needed, by the rows so far. If so, a run with several reads them anew: from
+        """Whether several components are needed, by the rows so far. If so, a run with several reads them again: from
         here on it is what it would have been with several from the first row on. Their results stay as they are."""
         assert self._prepared is not None
         q, watched, (ys, inputs) = self._prepared.q, self._prepared.watched, state.first

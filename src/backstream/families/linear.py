@@ -21,14 +21,14 @@ from backstream.models.matrices import (
 )
 
 LEAST_A, LEAST_RATE, LEAST_TIME = 1e-3, 1e-5, 1e-6
-"""Where time is continuous: the least A, the least |log A| and the shortest step that are told apart from zero."""
+"""Where time is continuous: the least A, the least |log A| and the shortest step that differ from zero."""
 
 
 class Filtered(NamedTuple):
     """q_t = N(mean, F Fᵀ), the state a_t of the families with linear dynamics.
 
     Mean and covariance are carried, not η: rounding errors of η come back multiplied by the condition number of the
-    precision, at every step anew, whereas those of a covariance drown in the noise that the next step adds. `factor` is
+    precision at every step, whereas those of a covariance drown in the noise that the next step adds. `factor` is
     the triangle of F: with the mean d(d+3)/2 components, as many as η has.
     """
 

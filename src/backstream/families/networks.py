@@ -12,7 +12,7 @@ def apart(x: Array) -> Array:
     """x, by a product with the identity, which XLA fuses with nothing.
 
     At the end of a network it keeps apart what a cotangent comes from and the product with the hidden units that it
-    goes into. Fused, all of the former would be computed anew for each weight.
+    goes into. Fused, all of the former would be computed again for each weight.
     """
     return x @ jnp.eye(len(x), dtype=x.dtype)
 

@@ -32,7 +32,7 @@ class TanhCell(eqx.Module):
 class Recurrent(BackwardFamily):
     """a_t = cell(y_t, a_{t-1}), η_t = network(a_t), η̃_t(x) = network(x): nothing linear is assumed.
 
-    a_{-1} is learned. y_t enters as arcsinh(y_t / scale), missing values as zeros with a mask beside them. η_t
+    a_{-1} is learned. y_t enters as arcsinh(y_t / scale), missing values as zeros, with a mask. η_t
     has a full precision matrix, or a diagonal one; ψ_t(·, x) has a diagonal precision that depends on x, as η̃1
     does.
 

@@ -77,7 +77,7 @@ def fit_within_epochs(
 ) -> Fit:
     """T updates in each pass over the sequence, by an online learner (eq. online_inside_epoch_update).
 
-    Each epoch starts the recursion anew from the λ that the last one ended with; the optimiser's state is started anew
+    Each epoch starts the recursion again from the λ that the last one ended with; the optimiser's state is reset
     too, or kept. The ELBO of an epoch is the sum of what its observations added, under a λ that moves meanwhile.
     """
     _check_epochs(num_epochs)

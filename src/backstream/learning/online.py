@@ -40,7 +40,7 @@ class OnlineLearner(eqx.Module):
     `quick_rows` are read by a program that is compiled in half the time and is somewhat slower.
 
     An update that is not finite is refused: λ, θ and the carry stay as they were, and it is counted. After `patience`
-    refusals in a row the recursion starts anew from the next observation, with the λ it has. `num_draws` are taken of
+    refusals in a row the recursion starts again from the next observation, with the λ it has. `num_draws` are taken of
     the prediction of each row, for its PIT values and residuals; with none there are no such scores. `fallback` says
     that a family which scores itself is reported as it was before it learned, where that predicts the rows better.
 
@@ -207,7 +207,7 @@ class OnlineLearner(eqx.Module):
         }
 
     def _settle(self, state, carry, estimate: OnlineEstimate, filters: Filters, finite) -> tuple[LearnerState, Info]:
-        """The stream's own part of the state after one observation, and what is told of it."""
+        """The stream's own part of the state after one observation, and its info."""
         if not self.estimator.survives:
             carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
         learned, unlearned = state.average, state.unlearned
@@ -248,7 +248,7 @@ class OnlineLearner(eqx.Module):
         return state, info
 
 
-# Functions, not methods: a method of a module is an object of its own, made anew at each call, which takes as long as
+# Functions, not methods: a method of a module is an object of its own, created at each call, which takes as long as
 # a tenth of a step.
 def _scan(learner: OnlineLearner, state: LearnerState, ys: Any, inputs: Any) -> tuple[LearnerState, Info]:
     lengths = {len(leaf) for leaf in jax.tree.leaves(inputs)}
@@ -320,7 +320,7 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
         zero,
         zero,
     )
-    # Weakly typed leaves would become strong in the first block, and the second would be compiled anew.
+    # Weakly typed leaves would become strong in the first block, and the second would be compiled again.
     return jax.tree.map(_strongly_typed, state)
 
 

@@ -41,8 +41,8 @@ class PerStepInfo(NamedTuple):
 class PerStepLearner(eqx.Module):
     """`num_updates` gradient steps at each t, on λ^t = (η_t, η̃_t) alone; the past is frozen.
 
-    q_t starts from the linearised prediction of the model, the network of the kernel from where it was at t − 1, and
-    the optimiser anew. Nothing is kept but λ^t and the estimator's carry: to keep the history, collect `state.q`.
+    q_t starts from the linearised prediction of the model, the network of the kernel from where it was at t − 1. The
+    optimiser is reset. Only λ^t and the estimator's carry are kept: to keep the history, collect `state.q`.
     """
 
     model: StateSpaceModel

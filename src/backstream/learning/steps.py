@@ -149,7 +149,7 @@ class SettlingState(NamedTuple):
 
 @dataclass(frozen=True)
 class Settling:
-    """Steps for θ with nothing to tune, in the place of an optax transformation.
+    """Steps for θ that need no tuning, instead of an optax transformation.
 
     `rate` is Adam's in the search. `horizon` is the number of rows after which the past is forgotten: None for never
     (the estimate then becomes as good as maximum likelihood), a number to follow parameters that change.

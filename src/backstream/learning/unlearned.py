@@ -1,4 +1,4 @@
-"""The family that a learner started from, kept beside the learned one: the better of the two is reported."""
+"""The family that a learner started from, kept together with the learned one: the better of the two is reported."""
 
 from typing import NamedTuple
 

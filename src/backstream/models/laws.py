@@ -81,7 +81,7 @@ def _names_of_leaves(value: Any) -> list[tuple[str, ...]]:
 
 
 def shows_its_parameters(law: Law, y: Array) -> bool:
-    """Whether the law has independent columns and, put together anew from its parameters, the same density at y.
+    """Whether the law has independent columns and, rebuilt from its parameters, the same density at y.
 
     A class of the user's own keeps what it does not list as numpyro's `pytree_data_fields` to itself.
     """

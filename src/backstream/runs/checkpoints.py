@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
 
 
 class About(NamedTuple):
-    """What stands beside the arrays of a checkpoint."""
+    """What a checkpoint holds, apart from its arrays."""
 
     format_version: int
     version: str
@@ -143,7 +143,7 @@ class Checkpoints:
                 atomic_files.retire(self.path(beyond))
 
     def about(self, position: int) -> "About":
-        """What is written in a checkpoint beside its arrays, once all its bytes are known to be right."""
+        """The record of a checkpoint, without its arrays, after all its checksums are verified."""
         path = self.path(position)
         links = [file.name for file in (path, *path.rglob("*")) if file.is_symlink()]
         if links:
@@ -205,8 +205,8 @@ class Checkpoints:
         return Checkpoint(about.position, tree, record)
 
     def newest(self, like: Any, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
-        """The newest that can be read; None if there is none at all. `warn` is told of each that is damaged. Where the
-        process that writes the run has meanwhile put others in their place, those are looked at."""
+        """The newest that can be read; None if there is none. `warn` is called for each that is damaged. If the process
+        that writes the run has replaced them meanwhile, the new ones are read."""
         positions: list[int] = []
         for _ in range(ATTEMPTS):
             before, positions = positions, self.positions()

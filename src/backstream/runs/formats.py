@@ -18,7 +18,7 @@ Tables = dict[str, Any]
 CONFIG_MIGRATIONS: dict[int, Callable[[Tables], Tables]] = {}
 """What makes the tables of config.toml in format n + 1 from those in format n."""
 RECORD_MIGRATIONS: dict[int, Callable[[Tables], Tables]] = {}
-"""The same for the record that lies beside the arrays of a checkpoint."""
+"""The same for the record of a checkpoint."""
 
 
 def migrate_config(tables: Tables, where: str) -> Tables:

@@ -59,7 +59,7 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def part_files(folder: Path) -> list[Path]:
-    """The parts, oldest first; other files beside them are none of ours."""
+    """The parts, oldest first. Other files in the folder are ignored."""
     found = folder.glob("[0-9]*.parquet")
     return sorted(part for part in found if part.stem.isascii() and part.stem.isdecimal() and part.is_file())
 

@@ -51,7 +51,7 @@ def stream(
         columns: Which other columns are what. Within a micro-batch the rows of a stream are read in the order of the
             column `time`: a time, or the offset of a Kafka record.
         settings: What is learned, and how. `Settings(learn=False)` only filters.
-        keep: Further columns that stand beside the results.
+        keep: Further columns to copy to the results.
         buckets: Into how many groups the keys are hashed. A group's state is read and written as a whole.
         forget_after: Seconds without a row after which a stream ends; 0 for never.
 

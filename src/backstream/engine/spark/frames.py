@@ -73,7 +73,7 @@ def for_workers(df: Any, columns: Columns, kept: Sequence[str], buckets: int) ->
 
 
 def kept_columns(columns: Columns, keep: Sequence[str]) -> list[str]:
-    """Those that stand beside the results: the key, the time, and what the caller wants."""
+    """The columns that are copied to the results: the key, the time, and those that the caller asks for."""
     return list(dict.fromkeys([str(columns.key), str(columns.time), *keep]))
 
 

@@ -13,7 +13,7 @@ class AbstractObjective(eqx.Module):
 
     @abstractmethod
     def renew(self, H: Float[Array, " n"], log_q: Float[Array, " n"]) -> Float[Array, " n"]:
-        """What stands in the place of H_{t-1} in its recursion."""
+        """What replaces H_{t-1} in its recursion."""
 
     @abstractmethod
     def direction(self, total: Array, increment: Array) -> Array:
@@ -35,7 +35,7 @@ class Increment(AbstractObjective):
 class Renewal(AbstractObjective):
     """(1 − γ) ∇L^γ: the ELBO of a window of random, geometric length whose first state has the filter as its prior.
 
-    γ H_{t-1} + (1 − γ) log q_{t-1} stands in the place of H_{t-1}, with log q_{t-1} frozen, and γ G_{t-1} in that of
+    γ H_{t-1} + (1 − γ) log q_{t-1} replaces H_{t-1}, with log q_{t-1} frozen, and γ G_{t-1} in that of
     G_{t-1}. γ = 0 is one-step filtering; γ = 1 is the paper's increments. The filter is trained directly, and bias
     accumulates over 1/(1 − γ) steps instead of without end.
     """

@@ -77,13 +77,13 @@ class PathwiseCarry(NamedTuple):
     frame: Frame
     H: Form
     G: Float[Array, "f k"]
-    """Coefficients on Φ of G_t, and of the gradient in θ beside it, less the constants."""
+    """Coefficients on Φ of G_t, and of the gradient in θ, less the constants."""
     sensitivity: Any
     H_sum: CompensatedSum
     G_sum: CompensatedSum
     """The constants that were taken out, accumulated."""
     rest: Float[Array, ""]
-    """The entropy of q_t, what the ELBO has beside the sum."""
+    """The entropy of q_t, what the ELBO has in addition to the sum."""
     G_rest: Float[Array, " k"]
     """∇ (E_{q_t}[H_t] + entropy) through q_t, what its gradient has."""
 

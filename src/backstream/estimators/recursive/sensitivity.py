@@ -133,7 +133,7 @@ class JacobianPull(AbstractPull):
 class Forward(AbstractSensitivity):
     """The exact sensitivity, carried forward: J_t = ∂_a U(a_{t-1}, λ) J_{t-1} + ∂_λ U, for a_t = U(a_{t-1}, λ).
 
-    With a `discount` δ below 1, δ J_{t-1} stands in the place of J_{t-1}: what a state owes to the λ of k steps ago
+    With a `discount` δ below 1, δ J_{t-1} replaces J_{t-1}: what a state owes to the λ of k steps ago
     counts δ^k. It belongs to `Renewal(δ)`, whose window of random length starts from a state that is given: without it,
     the filter at that start is bent towards a frozen copy of itself, and follows its own errors.
     """

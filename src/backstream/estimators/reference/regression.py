@@ -33,12 +33,12 @@ class RegressionCarry(NamedTuple):
     """Of q_t: the coordinates in which the functions are fitted."""
     H: PyTree
     G: PyTree
-    """The fits of H_t − log q_t, and of G_t beside the gradient in θ, all less their means."""
+    """The fits of H_t − log q_t, and of G_t and the gradient in θ, all less their means."""
     H_sum: CompensatedSum
     G_sum: CompensatedSum
     """Those means, accumulated."""
     rest: Float[Array, ""]
-    """−E[log q_t], what the ELBO has beside the sum."""
+    """−E[log q_t], what the ELBO has in addition to the sum."""
     G_rest: Float[Array, " k"]
     """E[∇log q_t (H_t − log q_t)], what its gradient has."""
     sensitivity: PyTree

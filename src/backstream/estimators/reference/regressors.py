@@ -1,4 +1,4 @@
-"""Functions fitted to samples: what `Regression` puts in the place of importance weights.
+"""Functions fitted to samples: what `Regression` uses instead of importance weights.
 
 Inputs are samples of a Gaussian in its own frame, i.e. standard normal; targets are centred.
 """

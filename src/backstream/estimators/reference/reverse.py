@@ -19,7 +19,7 @@ class ReverseScore(OfflineEstimator):
 
     With the paper's increments that is the ELBO and its gradient, as by `Scan(score)`; with `Renewal(γ)` the sum over t
     of (1 − γ) L_t^γ. The recursion carries G_t^i, a row of P numbers for each sample, and ∂a_t/∂λ, because it must not
-    look back. Here a single number g_t^i is carried in the place of G_t^i,
+    look back. Here a single number g_t^i is carried instead of G_t^i,
 
         g_t^i = Σ_j w_ij g_{t-1}^j + S_i · (η_{t-1} + η̃_t(ξ_t^i)),
 

@@ -90,9 +90,10 @@ class Guided(PlannedFamily):
     cannot represent, and starts at zero.
 
     >>> from backstream.models import ChaoticRNN
+    >>> from backstream.posterior import filter
     >>> p = ChaoticRNN.random(3, key=jax.random.key(0))
-    >>> q = Guided.from_model(p)
-    >>> mean, cov = q.moments(q.update(p, q.init(p), jnp.array([0.1, jnp.nan, 0.3])))
+    >>> filter(p, Guided.from_model(p), jnp.array([[0.1, jnp.nan, 0.3]])).mean.shape
+    (1, 3)
     """
 
     affine: ClassVar[bool] = True

@@ -73,10 +73,10 @@ class GuidedMixture(PlannedFamily):
     λ is one number, the logarithm of a factor of the covariance of the model's noise, as for `Guided`.
 
     >>> from backstream.models import Growth
+    >>> from backstream.posterior import filter
     >>> q = GuidedMixture.from_model(Growth(), jnp.array(0.0), components=4)
-    >>> state = q.update(Growth(), q.init(Growth(), jnp.array(0.0)), jnp.array([2.0]), jnp.array(0.0))
-    >>> len(q.marginal(state).weight)
-    4
+    >>> filter(Growth(), q, jnp.array([[2.0]]), jnp.array([0.0])).weight.shape
+    (1, 4)
     """
 
     affine: ClassVar[bool] = False

@@ -2,7 +2,7 @@
 
 A panel has slots, one for each stream. Rows come in ticks: in one tick at most one row for each slot. The rows of a
 tick are cut into chunks of `lanes`; a chunk's slots are gathered, advanced together under `jax.vmap`, and put back, so
-that what a tick needs beside the slots does not grow with their number, and a slot without a row is not touched.
+that what a tick needs apart from the slots does not grow with their number, and a slot without a row is not touched.
 
 Over a mesh, slot s lives on shard s mod D of the axis `streams`. Nothing crosses from shard to shard but, where λ is
 common, its gradient, once a tick. The axis `particles` divides the samples of `RecursiveScore` (its z, H and G).
@@ -116,8 +116,8 @@ class Panel(eqx.Module):
 
     # ---- rows --------------------------------------------------------------------------------------------------------
     def read(self, state: PanelState, slots: Any, ticks: Any, ys: Any, inputs: Any = None) -> tuple[PanelState, Info]:
-        """Rows of many streams: the slot of each, its tick (which never falls), its observation. What is told of
-        each comes in the same order. The state given is used up."""
+        """Rows of many streams: the slot of each, its tick (which never falls), its observation. The infos
+        have the same order. The state given is used up."""
         slots, ticks, ys = np.asarray(slots, np.int64), np.asarray(ticks), like_family(self.q, ys)
         check_observations(check_model(self.learner.model, self.u), ys)
         check_inputs(inputs)
@@ -302,7 +302,7 @@ def _scattered(panel: Panel, slots: LearnerState, rows: LearnerState, taken: Arr
 
 @compiled(donate=1)
 def _advanced(panel: Panel, state: PanelState, index, ys, inputs, offsets, ticks) -> tuple[PanelState, Info]:
-    """A working set after some ticks, and what is told of the rows."""
+    """A working set after some ticks, and the infos of the rows."""
     arrays, static = eqx.partition(state, eqx.is_array)
     whole, by_stream = PartitionSpec(), PartitionSpec(STREAMS)
     of_panel, static_panel = eqx.partition(panel, eqx.is_array)

@@ -52,7 +52,7 @@ class Shard:
         return PanelState(eqx.combine(slots, self.static), eqx.combine(common, static)), infos
 
     def chunk(self, slots, common, c):
-        """The slots after one chunk of rows, the sum of their gradients with their number, and what is told of them."""
+        """The slots after one chunk of rows, the sum and number of their gradients, and their infos."""
         index = self.index[c]
         present = index < slots.t.shape[0]
         # A lane without a row does what the first does, and its result is dropped.

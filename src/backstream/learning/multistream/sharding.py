@@ -1,5 +1,5 @@
-"""The mesh of devices that a panel lives on, and what crosses it: rows on their way in, what is told of them on its way
-out."""
+"""The mesh of devices that a panel lives on, and what crosses it: rows on their way in, and infos
+on their way out."""
 
 import math
 from functools import partial
@@ -63,7 +63,7 @@ def deal(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def gathered(infos: Info, layout: Layout, mesh: Mesh) -> Info:
-    """What is told of each row, as NumPy's arrays: from other processes too, in one exchange of bytes."""
+    """The infos of all rows as NumPy arrays, also from other processes, in one exchange of bytes."""
     if infos.t.is_fully_addressable:
         return jax.tree.map(lambda leaf: layout.unlay(np.asarray(leaf)), infos)
     at, rank = layout.dense()
@@ -79,7 +79,7 @@ def gathered(infos: Info, layout: Layout, mesh: Mesh) -> Info:
 
 @partial(jax.jit, static_argnums=2)
 def _as_bytes(infos: Info, at: Array, mesh: Mesh) -> Array:
-    """[shard, rank, bytes]: all that is told of each row, on every device."""
+    """[shard, rank, bytes]: the infos of all rows, on every device."""
 
     def of(leaf):
         leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf

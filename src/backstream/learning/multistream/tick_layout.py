@@ -18,7 +18,7 @@ class Layout(NamedTuple):
     """Where rows go: [shard, chunk, lane].
 
     The program that does the work sees only the slots that have rows in it, in a working set whose size is one of few:
-    it is the same however large the panel is, and is not compiled anew when that grows. Where the working set would be
+    it is the same however large the panel is, and is not compiled again when that grows. Where the working set would be
     as large as a large panel, it is the panel itself, and nothing is copied.
     """
 
