@@ -160,7 +160,7 @@ def _learn(asked: Request, name: str, config: Any, expected: Any, stop: Stop) ->
     output = _Output(asked, config.text())
     with (
         nullcontext() if asked.path is None else closing(RunWriter(asked.path, config, resume=asked.resume)) as writer,
-        ProgressLine() as line,
+        ProgressLine(True, source.length, asked.holds(name) == "all") as line,
         closing(
             learn(
                 model,
@@ -175,7 +175,7 @@ def _learn(asked: Request, name: str, config: Any, expected: Any, stop: Stop) ->
         ) as pieces,
     ):
         for piece in pieces:
-            line.update(piece)
+            line.update(piece, pieces.verdict)
             output.take(piece)
         verdict = pieces.verdict()
     output.conclude(verdict)

@@ -25,7 +25,7 @@ class ArrowTable:
     def __init__(self, name: str, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]], length: int):
         if not length:
             raise InputError(f"{name} is empty: it holds no row of data.")
-        self._name, self._batches, self.header = name, batches, list(schema.names)
+        self._name, self._batches, self.header, self.length = name, batches, list(schema.names), length
         self.numeric = [
             field.name
             for field in schema

@@ -44,6 +44,8 @@ class Source:
 
     def __init__(self, name: str, table: TextTable | ArrowTable, columns: Columns, dtype: str = "float32"):
         self.name, self._table = name, table
+        self.length = table.length if isinstance(table, ArrowTable) else None
+        """The number of rows, if it is known."""
         self._largest = float(np.finfo(dtype).max)
         others = [column for column in (columns.time, columns.key) if column is not None]
         header = frozenset(table.header)

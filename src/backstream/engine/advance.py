@@ -38,11 +38,11 @@ def advance(
     model: StateSpaceModel, source: Source, config: Config, writer: Any, progress: bool, warn: Warn, holds: Holds
 ) -> None:
     with (
-        ProgressLine(progress) as line,
+        ProgressLine(progress, source.length, holds == "all") as line,
         closing(learn(model, source, config, writer, holds=holds, warn=warn)) as pieces,
     ):
         for piece in pieces:
-            line.update(piece)
+            line.update(piece, pieces.verdict)
         verdict = pieces.verdict()
     if verdict is not None and verdict.kind in ("doubtful", "failed"):
         warn(str(verdict))

@@ -1,32 +1,37 @@
 """How a stream is getting on, on a terminal or in a notebook."""
 
-import math
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from backstream._terminal import visible
-from backstream.learning import Report
+from backstream.learning import Verdict
 
 from .results import Progress
 
-
-def effective_samples(report: Report) -> str:
-    """The effective sample size in a window of the stream. Trajectories are not weighted, so that they have none."""
-    return "none" if math.isnan(report.ess) else f"{report.ess:.1f}"
+COMPILING = "compiling (about 20 s the first time)"
+"""Before the first rows. Programs are kept on disk, so that later runs of the command line wait for a second or two."""
 
 
 class ProgressLine:
-    """A line with what matters: observations read and per second, ELBO per step, effective sample size.
+    """One line: rows read, rows per second, the time left if the number of rows is known, and the verdict so far.
 
-    Nothing is shown where nobody would see it: it goes to stderr, if that is a terminal, or to a notebook's cell.
+    It is written to stderr, if that is a terminal, or to the cell of a notebook, and nowhere else.
+
+    Args:
+        shown: Whether to show it at all.
+        rows: The number of rows of the source, if known.
+        whole: Whether the source starts with the first row of the run, also if the run is resumed.
     """
 
-    def __init__(self, shown: bool = True):
+    def __init__(self, shown: bool = True, rows: int | None = None, whole: bool = True):
         self._display = _display(shown)
+        self._rows, self._whole = rows, whole
         self._begun: float | None = None
+        self._end: int | None = None
         self._read = 0
+        self._verdict = ""
 
     def __enter__(self) -> "ProgressLine":
         self._display.start()
@@ -35,24 +40,34 @@ class ProgressLine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self._display.stop()
 
-    def update(self, progress: Progress) -> None:
-        fields: dict[str, Any] = {}
-        if self._begun is None:  # compilation, which comes before the first rows, is not counted
-            self._begun = time.monotonic()
-        else:
-            self._read += len(progress.rows.mean)
-            fields["speed"] = f"{self._read / max(time.monotonic() - self._begun, 1e-9):,.0f}"
-        for report in progress.reports[-1:]:
-            fields["elbo"] = f"{report.average_elbo:.2f}"
-            fields["ess"] = effective_samples(report)
-        self._display.update(position=progress.position, **fields)
+    def update(self, progress: Progress, verdict: Callable[[], Verdict | None] = lambda: None) -> None:
+        """After a piece of the stream. `verdict` is called if the line is shown and the piece has a report."""
+        if progress.reports and self._display.shown:
+            found = verdict()
+            self._verdict = "" if found is None else f"   so far: {found.kind}"
+        self._display.update(f"{progress.position:,} rows{self._speed(progress)}{self._verdict}")
+
+    def _speed(self, progress: Progress) -> str:
+        """Rows per second and the time left, without the time of compiling, which comes before the first rows."""
+        now, count = time.monotonic(), len(progress.rows.mean)
+        if self._begun is None:
+            start = 0 if self._whole else progress.position - count
+            self._begun, self._end = now, None if self._rows is None else start + self._rows
+            return ""
+        self._read += count
+        rate = self._read / max(now - self._begun, 1e-9)
+        left = "" if self._end is None else f"   {_duration((self._end - progress.position) / rate)} left"
+        return f"   {rate:,.0f} rows/s{left}"
 
     def say(self, sentence: str) -> None:
         """A line that stays, above."""
         self._display.say(visible(sentence))
 
 
-START: dict[str, Any] = {"position": 0, "speed": "…", "elbo": "…", "ess": "…"}
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _display(shown: bool) -> "_Terminal | _Cell | _Nothing":
@@ -64,13 +79,15 @@ def _display(shown: bool) -> "_Terminal | _Cell | _Nothing":
 
 
 class _Nothing:
+    shown = False
+
     def start(self) -> None:
         pass
 
     def stop(self) -> None:
         pass
 
-    def update(self, **fields: Any) -> None:
+    def update(self, text: str) -> None:
         pass
 
     def say(self, sentence: str) -> None:
@@ -86,16 +103,14 @@ class _Terminal:
         console = Console(file=sys.stderr, force_jupyter=False)
         self._display = Display(
             SpinnerColumn(),
-            TextColumn("{task.fields[position]:>9,} read"),
-            TextColumn("{task.fields[speed]:>7} obs/s"),
-            TextColumn("ELBO/step {task.fields[elbo]:>8}"),
-            TextColumn("ESS {task.fields[ess]}"),
+            TextColumn("{task.description}"),
             TimeElapsedColumn(),
             console=console,
             disable=not shown or not console.is_terminal,
             transient=True,
         )
-        self._task = self._display.add_task("", total=None, **START)
+        self.shown = shown and console.is_terminal
+        self._task = self._display.add_task(COMPILING, total=None)
 
     def start(self) -> None:
         self._display.start()
@@ -103,8 +118,8 @@ class _Terminal:
     def stop(self) -> None:
         self._display.stop()
 
-    def update(self, **fields: Any) -> None:
-        self._display.update(self._task, **fields)
+    def update(self, text: str) -> None:
+        self._display.update(self._task, description=text)
 
     def say(self, sentence: str) -> None:
         self._display.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -113,25 +128,22 @@ class _Terminal:
 class _Cell:
     """A line in the output of a notebook's cell. Rich would need ipywidgets for it; what every kernel has is enough."""
 
+    shown = True
+
     def __init__(self):
-        self._fields, self._handle = dict(START), None
+        self._handle = None
 
     def start(self) -> None:
         from IPython.display import display  # type: ignore[import-not-found]  # there is one in every kernel
 
-        self._handle = display(self._line(), raw=True, display_id=True)
+        self._handle = display({"text/plain": COMPILING}, raw=True, display_id=True)
 
     def stop(self) -> None:
-        self.update()
+        pass
 
-    def update(self, **fields: Any) -> None:
-        self._fields |= fields
+    def update(self, text: str) -> None:
         if self._handle is not None:
-            self._handle.update(self._line(), raw=True)
+            self._handle.update({"text/plain": text}, raw=True)
 
     def say(self, sentence: str) -> None:
         print(sentence)
-
-    def _line(self) -> dict[str, str]:
-        text = "{position:,} read   {speed} obs/s   ELBO/step {elbo}   ESS {ess}"
-        return {"text/plain": text.format(**self._fields)}
