@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import backstream as bs
 from backstream.learning.parameters import ModelParameters
+from benchmarks.theta.offline import newton
 
 NODES = 128
 """Their distance is below half a standard deviation of the transition: the rectangle rule has then converged to all
@@ -35,18 +36,8 @@ class Likelihood(NamedTuple):
         return float(_mean_log_score(jnp.asarray(raw), self))
 
     def newton(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Maximum likelihood by Newton steps from a θ nearby, until they are below a hundredth of a standard error; and
-        its covariance."""
-        slope = functools.partial(_gradient, likelihood=self)
-        raw = jnp.asarray(raw)
-        hessian = np.stack([np.asarray(slope(raw + h) - slope(raw - h)) / 2e-3 for h in 1e-3 * np.eye(len(raw))])
-        covariance = np.linalg.inv(-(hessian + hessian.T) / 2) / len(self.ys)
-        for _ in range(10):
-            step = len(self.ys) * covariance @ np.asarray(slope(raw))
-            raw = raw + step
-            if (np.abs(step) < 0.01 * np.sqrt(np.diag(covariance))).all():
-                return np.asarray(raw), covariance
-        raise ArithmeticError("Newton steps on the grid did not converge.")
+        """Maximum likelihood from a θ nearby, and its covariance."""
+        return newton(functools.partial(_gradient, likelihood=self), np.asarray(raw), len(self.ys))
 
 
 @eqx.filter_jit

@@ -1,13 +1,13 @@
-"""Maximum likelihood on all rows at once: scipy on the log score of the guided filter."""
+"""Maximum likelihood on all rows at once, of the log score of the guided filter."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to
 
@@ -45,7 +45,7 @@ def value_and_gradient(raw, rebuild, parameters, q, ys, inputs):
 
 
 def maximum_likelihood(start: bs.StateSpaceModel, q: Any, ys: np.ndarray, inputs: Any) -> Offline:
-    """From `start`, best the truth: the optimiser must not add an error of its own."""
+    """From `start`, best the truth."""
     parameters = ModelParameters(start)
     raw, rebuild = ravel_pytree(parameters.unconstrained())
     rebuild = jax.tree_util.Partial(rebuild)
@@ -53,13 +53,23 @@ def maximum_likelihood(start: bs.StateSpaceModel, q: Any, ys: np.ndarray, inputs
         value_and_gradient, rebuild=rebuild, parameters=parameters, q=q, ys=jnp.asarray(ys), inputs=inputs
     )
 
-    def loss(x):
-        value, gradient = both(jnp.asarray(x))
-        return -float(value), -np.asarray(gradient, float)
+    theta, covariance = newton(lambda raw: both(raw)[1], np.asarray(raw), len(ys))
+    return Offline(theta, covariance, float(both(jnp.asarray(theta))[0]))
 
-    found = scipy.optimize.minimize(loss, np.asarray(raw), jac=True, method="BFGS", options={"gtol": 1e-6})
-    hessian = np.stack([(loss(found.x + h)[1] - loss(found.x - h)[1]) / 2e-3 for h in 1e-3 * np.eye(len(raw))])
-    return Offline(found.x, np.linalg.inv((hessian + hessian.T) / 2) / len(ys), -found.fun)
+
+def newton(slope: Callable[[Any], Any], raw: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The maximum of a mean log score by Newton steps from a θ nearby, until they are below a hundredth of a standard
+    error; and its covariance. `slope` is the gradient, from which the second derivatives are taken by differences."""
+    hessian = np.stack(
+        [np.asarray(slope(jnp.asarray(raw + h)) - slope(jnp.asarray(raw - h))) / 2e-3 for h in 1e-3 * np.eye(len(raw))]
+    )
+    covariance = np.linalg.inv(-(hessian + hessian.T) / 2) / rows
+    for _ in range(10):
+        step = rows * covariance @ np.asarray(slope(jnp.asarray(raw)))
+        raw = raw + step
+        if (np.abs(step) < 0.01 * np.sqrt(np.diag(covariance))).all():
+            return raw, covariance
+    raise ArithmeticError("Newton steps did not converge.")
 
 
 def unobserved_components(name: str, ys: np.ndarray, inputs: Any) -> np.ndarray | None:

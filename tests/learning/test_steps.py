@@ -117,3 +117,50 @@ def test_settings_are_checked():
         Settling(rate=0.0)
     with pytest.raises(ValueError, match="horizon for θ must be at least 250"):
         Settling(horizon=10)
+
+
+@pytest.fixture(scope="module")
+def normals():
+    return jax.vmap(lambda seed: jax.random.normal(jax.random.key(100 + seed), (4000, 3)))(jnp.arange(20))
+
+
+def follow(steps, start, rows, score, bounded):
+    """Where streams end, and after how many rows each had settled."""
+
+    def step(carry, row):
+        theta, state = carry
+        updates, state = steps.update(-score(theta, row), state, theta, 1.0, bounded)
+        return (optax.apply_updates(theta, updates), state), state.settled
+
+    def stream(rows):
+        (_, state), settled = jax.lax.scan(step, (start, steps.init(start)), rows)
+        return state.mean, jnp.argmax(settled)
+
+    return map(np.asarray, jax.jit(jax.vmap(stream))(rows))
+
+
+def test_a_noise_that_starts_far_too_small_is_found(normals):
+    """Rows are N(0, 1/2 + s²) with s = 1, from s = e⁻⁸, where a row says next to nothing about log s. All 20 streams
+    end within 5 standard errors: by chance 1 trial in 80 000 does not."""
+
+    def score(theta, row):
+        noise = jnp.exp(2 * theta)
+        variance = 0.5 + noise
+        return (1.5 * row[0] ** 2 / variance - 1) * noise / variance
+
+    ends, settled = follow(Settling(), jnp.array([-8.0]), normals, score, jnp.ones(1))
+    error = 1.5 / np.sqrt(2 * 4000) * np.sqrt(1.3)
+    assert np.abs(ends).max() < 5 * error
+    assert (settled > 0).all()
+
+
+def test_scores_that_are_correlated_do_not_slow_the_search(normals):
+    """A regression on two columns with correlation 0.995, whose sum alone is clear, from 6 off along their difference:
+    all 20 streams settle within 4 000 rows. Without the correlations taken out none does."""
+
+    def score(theta, row):
+        x = jnp.stack([row[0], row[0] + 0.1 * row[1]])
+        return x * (row[2] + x @ jnp.array([2.0, -1.0]) - x @ theta)
+
+    _, settled = follow(Settling(), jnp.array([-4.0, 5.0]), normals, score, None)
+    assert (settled > 0).all()

@@ -179,7 +179,8 @@ class OnlineLearner(eqx.Module):
         if self.model_optimiser is not None:
             gradient = jax.tree.map(jnp.negative, self._parameters().pull(theta, increment.model_gradient))
             if isinstance(self.model_optimiser, Settling):
-                updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta, rows)
+                bounded = self._parameters().bounded()
+                updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta, rows, bounded)
                 theta = optax.apply_updates(theta, updates)
             else:
                 updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta)

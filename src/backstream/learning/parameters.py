@@ -51,6 +51,11 @@ class ModelParameters(eqx.Module):
         _, vjp = jax.vjp(lambda r: eqx.filter(self.model(r), eqx.is_inexact_array), raw)
         return vjp(gradient)[0]
 
+    def bounded(self) -> PyTree:
+        """One for each unconstrained number that is a logarithm, log odds or the like, zero for others."""
+        zeros = jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if eqx.is_inexact_array(leaf) else leaf, self.template)
+        return eqx.filter(self._map(zeros, lambda transform, value: jnp.ones_like(transform.inv(value))), self.free)
+
     def names(self) -> tuple[str, ...]:
         """One for each number that is learned, in the order of `ravel_pytree`: phi, A[0,1], flow.layers[0].bias[2]."""
         leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(self.template, self.free))

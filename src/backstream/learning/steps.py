@@ -1,10 +1,11 @@
 """Steps for θ that need no tuning: a robust search first, Newton steps with a falling gain once it has settled.
 
-The search is Adam, in units of the information that a row has about each parameter. It ends when the mean score of a
-block of rows is no larger than chance makes it, and the block says enough about each parameter. From then on the steps
-are those of recursive maximum likelihood, gain · J⁻¹ · score, with J the running mean of the outer products of the
-scores before the row. The mean score is watched all the time: where it is larger than chance makes it, the gain is
-raised again, and if that does not help the search starts again. So a jump of θ is followed too.
+The search is Adam, in units of the information that a row has about each parameter, with the correlations of the
+scores taken out: two noises whose sum alone is clear would be told apart too slowly otherwise. It ends when the mean
+score of a block of rows is no larger than chance makes it, and the block says enough about each parameter. From then
+on the steps are those of recursive maximum likelihood, gain · J⁻¹ · score, with J the running mean of the outer
+products of the scores before the row. The mean score is watched all the time: where it is larger than chance makes
+it, the gain is raised again, and if that does not help the search starts again. So a jump of θ is followed too.
 """
 
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float, PyTree
 
+from backstream._jax.branching import branch
 from backstream.settings import LEAST_MODEL_HORIZON
 
 SEARCH_BLOCK, SCORES_PER_PARAMETER = 200, 25
@@ -28,8 +30,15 @@ WIDEST_ERROR = 0.5
 """Largest standard error after one block, in the parameter's unit, with which the search may end."""
 LEAST_INFORMATION = 1e-6
 """Of a row about a parameter, in its unit. Below, as for those of the prior, the parameter stays as it is."""
-LEAST_UNIT, LARGEST_UNIT = 0.3, 5.0
-"""A parameter's unit lies between these (or goes up to its value): logarithms and log odds are of order one."""
+LEAST_UNIT, LARGEST_UNIT, LARGEST_FREE_UNIT = 0.3, 1.0, 5.0
+"""A parameter's unit lies between the first two where it is a logarithm or log odds: a noise that the search takes to
+be far too small says nothing about itself any more, and must not run away. That of others goes up to the third, or
+their value."""
+FAINTEST, FAINT_ROWS = 1e-24, 1600
+"""A logarithm that a row says less about than LEAST_INFORMATION, but more than the first, may be that of a noise that
+is far too small. The search goes on for at least a block of so many rows then: Adam moves such a parameter too."""
+DAMPING, LONGEST = 0.1, 3.0
+"""Added to the correlations that the search takes out; and the largest factor by which that may lengthen a step."""
 LENGTHENING = 64
 """Rows up to which a step of the search along the mean of n scores is √n times as long."""
 GAIN, MEAN_GAIN = 3.0, 3.0
@@ -81,10 +90,14 @@ class Information(NamedTuple):
     """Whether rows say anything about the parameter."""
 
     @classmethod
-    def of(cls, J: Float[Array, "p p"], rows: Array, theta: Float[Array, " p"]) -> "Information":
+    def of(
+        cls, J: Float[Array, "p p"], rows: Array, theta: Float[Array, " p"], bounded: Bool[Array, " p"] | None = None
+    ) -> "Information":
+        """`bounded` says which parameters are logarithms or log odds: None for none."""
         size, eye = theta.size, jnp.eye(theta.size, dtype=J.dtype)
-        largest = jnp.maximum(LARGEST_UNIT, jnp.abs(theta))
-        active = jnp.diag(J) * largest**2 > LEAST_INFORMATION
+        free = jnp.maximum(LARGEST_FREE_UNIT, jnp.abs(theta))
+        largest = free if bounded is None else jnp.where(bounded, LARGEST_UNIT, free)
+        active = jnp.diag(J) * free**2 > LEAST_INFORMATION
         scale = jnp.sqrt(jnp.where(active, jnp.diag(J), 1.0))
         shrunk = size / (size + rows)
         correlation = jnp.where(jnp.outer(active, active), J / jnp.outer(scale, scale), eye)
@@ -107,6 +120,14 @@ class Information(NamedTuple):
     def misfit(self, block: Block) -> Array:
         """n s̄ᵀJ⁻¹s̄ / p of a block: about 1 by chance."""
         return (self.whitened(block.score) ** 2).sum() / block.count() / jnp.maximum(self.active.sum(), 1)
+
+    def uncorrelated(self, direction: Array) -> Array:
+        """A direction of the scores with their correlations taken out, which are poorly known: damped."""
+        correlation = self.factor @ self.factor.T
+        damped = (correlation + DAMPING * jnp.eye(len(direction), dtype=direction.dtype)) / (1 + DAMPING)
+        turned = cho_solve((jnp.linalg.cholesky(damped), True), direction)
+        before, after = jnp.max(jnp.abs(direction)), jnp.max(jnp.abs(turned))
+        return turned * jnp.clip(after, before, LONGEST * before) / jnp.maximum(after, 1e-30)
 
     def widest(self, rows: Array) -> Array:
         """The largest standard error after so many rows, in units."""
@@ -186,17 +207,24 @@ class Settling:
         )
 
     def update(
-        self, gradient: PyTree, state: SettlingState, theta: PyTree, rows: Array | float = 1.0
+        self,
+        gradient: PyTree,
+        state: SettlingState,
+        theta: PyTree,
+        rows: Array | float = 1.0,
+        bounded: PyTree | None = None,
     ) -> tuple[PyTree, SettlingState]:
         """The change of θ after one row with this score; `gradient` is minus the score, as optax has it. Of `rows` rows
-        at once it is the mean."""
+        at once it is the mean. `bounded` says which numbers are logarithms or log odds."""
         vector, restore = ravel_pytree(theta)
         score, rows = -ravel_pytree(gradient)[0], jnp.asarray(rows, vector.dtype)
-        before = Information.of(state.information, _rows_of_information(state), vector)
-        searching, state = self._search(state, score, before, rows)
-        newton = before.within(self._gain(state.age, GAIN, rows) * before.solve(score), 0.1)
-        moved = vector + jnp.where(state.settled, newton, searching)
-        moved, state = self._judge(self._remember(state, rows, score, moved), moved)
+        bounded = None if bounded is None else ravel_pytree(bounded)[0].astype(bool)
+        state = state._replace(first=0.9 * state.first + 0.1 * score, second=0.99 * state.second + 0.01 * score**2)
+        before = Information.of(state.information, _rows_of_information(state), vector, bounded)
+        moved = vector + branch(state.settled, self._newton, self._search, state, score, before, rows)
+        state = self._remember(state, rows, score, moved)
+        complete = _is_complete(state) | (state.watch.rows >= WATCH_BLOCK)
+        moved, state = branch(complete, self._judge, lambda state, theta, _: (theta, state), state, moved, bounded)
         return restore(moved - vector), state
 
     def estimate(self, state: SettlingState, theta: PyTree) -> PyTree:
@@ -211,15 +239,16 @@ class Settling:
             spread = jnp.maximum(spread, 1 / (4 * self.horizon))
         return jnp.where(state.settled, spread * information.inverse(), jnp.nan)
 
-    def _search(self, state: SettlingState, score, before: Information, rows) -> tuple[Array, SettlingState]:
+    def _newton(self, state: SettlingState, score, before: Information, rows) -> Array:
+        return before.within(self._gain(state.age, GAIN, rows) * before.solve(score), 0.1)
+
+    def _search(self, state: SettlingState, score, before: Information, rows) -> Array:
         """Adam, whose step is in units of the parameters. With √n times the length for n rows it wanders as far around
         the optimum, in standard errors of a block, as it does with the rows one by one."""
-        first = 0.9 * state.first + 0.1 * score
-        second = 0.99 * state.second + 0.01 * score**2
         t = state.scores + 1
-        direction = first / (1 - 0.9**t) / (jnp.sqrt(second / (1 - 0.99**t)) + 1e-12)
+        direction = state.first / (1 - 0.9**t) / (jnp.sqrt(state.second / (1 - 0.99**t)) + 1e-12)
         length = self.rate * jnp.sqrt(jnp.minimum(rows, LENGTHENING))
-        return length * before.unit * direction, state._replace(first=first, second=second)
+        return length * before.unit * before.uncorrelated(direction)
 
     def _gain(self, age: Array, numerator: float, rows: Array) -> Array:
         """Of so many rows at once: about the sum of what each would have."""
@@ -243,16 +272,17 @@ class Settling:
             watch=state.watch.add(rows, score, theta),
         )
 
-    def _judge(self, state: SettlingState, theta: Array) -> tuple[Array, SettlingState]:
+    def _judge(self, state: SettlingState, theta: Array, bounded: Array | None) -> tuple[Array, SettlingState]:
         """At the end of a block: whether the search has settled, or a settled run has to be faster or search again."""
         block, watch, size = state.block, state.watch, theta.size
-        over = (block.rows >= state.block_length) & (block.scores >= SCORES_PER_PARAMETER * size)
+        over = _is_complete(state)
         watched = watch.rows >= WATCH_BLOCK
         J = jnp.where(state.settled, state.information, block.outer / block.count())
-        now = Information.of(J, block.rows, theta)
+        now = Information.of(J, block.rows, theta, bounded)
         misfit = now.misfit(block)
         fits = ~state.settled & over & (misfit < 2.0)
-        settles = fits & (now.widest(block.count()) < WIDEST_ERROR)
+        clear = ~_faint(block, now, bounded) | (block.rows >= FAINT_ROWS)
+        settles = fits & clear & (now.widest(block.count()) < WIDEST_ERROR)
         # About one run in a thousand has such a misfit by chance, and one block in a hundred such a smaller one.
         jumped = state.settled & watched & (now.misfit(watch) > 1 + (7 * (2 * size) ** 0.5 + 10) / size)
         slow = state.settled & over & (misfit > 1 + 3 * (2 / size) ** 0.5)
@@ -273,6 +303,19 @@ class Settling:
             restarts=state.restarts + off,
             restarted_at=jnp.where(off, state.rows, state.restarted_at),
         )
+
+
+def _is_complete(state: SettlingState) -> Bool[Array, ""]:
+    """Whether the block is."""
+    block = state.block
+    return (block.rows >= state.block_length) & (block.scores >= SCORES_PER_PARAMETER * state.mean.size)
+
+
+def _faint(block: Block, now: Information, bounded: Array | None) -> Bool[Array, ""]:
+    """Whether there is a logarithm that rows say very little about, but not nothing."""
+    if bounded is None:
+        return jnp.asarray(False)
+    return (bounded & ~now.active & (jnp.diag(block.outer) > FAINTEST)).any()
 
 
 def _first_block(size: int) -> int:
