@@ -16,7 +16,7 @@ from backstream import InputError, learn, load
 from backstream.learning import Settings, step_evidence
 from backstream.learning.parameters import ModelParameters, free_parameters
 from backstream.learning.presets import build, default_learner
-from backstream.models import StateSpaceModel
+from backstream.models import StateSpaceModel, StochasticVolatility
 from command import here
 from command import run as command
 
@@ -40,6 +40,16 @@ class Mixed(StateSpaceModel):
 
     def emission(self, x, u=None):
         return dist.Normal(x, 0.5).to_event(1)
+
+
+def test_numbers_behind_a_bijection_are_known():
+    """The search takes smaller steps in logarithms and log odds than in others. Names leave the rest out."""
+    one = jnp.ones(1)
+    p = StochasticVolatility(mu=0 * one, phi=0.9 * one, sigma=0.2 * one)
+    bounded = ModelParameters(p).bounded()
+    assert (bounded.mu, bounded.phi, bounded.sigma) == (0, 1, 1)
+    some = ModelParameters(p, free_parameters(p, ("mu", "sigma"))).bounded()
+    assert (some.mu, some.phi, some.sigma) == (0, None, 1)
 
 
 def test_parameters_are_chosen_by_name():

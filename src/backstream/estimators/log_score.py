@@ -29,8 +29,9 @@ class LogScoreCarry(NamedTuple):
 class LogScore(OnlineEstimator):
     """The log score of each row and its derivative in λ, and in θ with `learn_model`.
 
-    The state's derivatives are carried forward (real-time recurrent learning): the gradient is exact, and costs about
-    one more update of the filter for each parameter. It is for few parameters. Without `learn_family` λ stays as it is.
+    The state's derivatives are carried forward (real-time recurrent learning), so that the gradient is exact. It costs
+    about one more update of the filter for each parameter, or for each number of the state where those are fewer.
+    Without `learn_family` λ stays as it is.
 
         estimator = LogScore(learn_model=True)
         carry, estimate = estimator.init(p, q, ys[0], key=key)
@@ -78,15 +79,19 @@ class LogScore(OnlineEstimator):
         def advance(parameters, arrays):
             p, q = rebuild(parameters)
             state = q.update(p, restore(arrays), y, u)
-            return (flatten(state)[0], q.log_score(state)), state
+            return jnp.append(flatten(state)[0], q.log_score(state)), state
 
         if parameters.size == 0:
-            (_, score), state = advance(parameters, arrays)
-            sensitivity, gradient = carry.sensitivity, parameters
+            after, state = advance(parameters, arrays)
+            slope = jnp.zeros((after.size, 0), after.dtype)
+        elif parameters.size <= arrays.size:
+            after, along, state = jax.linearize(advance, parameters, arrays, has_aux=True)
+            slope = jax.vmap(along, (0, 1), 1)(jnp.eye(parameters.size, dtype=parameters.dtype), carry.sensitivity)
         else:
-            (_, score), along, state = jax.linearize(advance, parameters, arrays, has_aux=True)
-            eye = jnp.eye(parameters.size, dtype=parameters.dtype)
-            sensitivity, gradient = jax.vmap(along, (0, 1), (1, 0))(eye, carry.sensitivity)
+            after, back, state = jax.vjp(advance, parameters, arrays, has_aux=True)
+            direct, before = jax.vmap(back)(jnp.eye(after.size, dtype=after.dtype))
+            slope = direct + before @ carry.sensitivity
+        score, sensitivity, gradient = after[-1], slope[:-1], slope[-1]
         finite = jnp.isfinite(score) & jnp.isfinite(gradient).all()
         sensitivity = jnp.where(jnp.isfinite(sensitivity).all(), sensitivity, 0.0)
         sums = carry.sums.add(jnp.where(finite, jnp.concatenate([score[None], gradient]), 0.0))

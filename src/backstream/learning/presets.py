@@ -25,7 +25,7 @@ from .watched_learner import WatchedLearner
 RATES = {"log-score": 1e-2, "window": 3e-3, "recursion": 1e-3}
 MODEL_RATE = 1e-2
 HALVED_AFTER = 30_000
-MOST_SCORED = 64
+MOST_SCORED = 256
 """Parameters of a model up to which the log score's derivatives are carried forward; beyond, a window is taken."""
 QUICK_ROWS = 2**14
 """Rows of a stream that are read by a quickly compiled program: only beyond them a quicker one pays for itself."""
