@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float, PyTree
 
-from backstream._jax.branching import branch
+from backstream._jax.batched_cond import branch
 from backstream.settings import LEAST_MODEL_HORIZON
 
 SEARCH_BLOCK, SCORES_PER_PARAMETER = 200, 25
