@@ -10,7 +10,7 @@ from jaxtyping import Array
 from backstream.data.sources import listed
 from backstream.errors import InputError
 from backstream.estimators import LogScore
-from backstream.families import BackwardFamily
+from backstream.families import BackwardFamily, Guided
 from backstream.learning import WatchedLearner, WatchedState, build
 from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, can_be_checked
 from backstream.learning.parameters import free_parameters
@@ -101,7 +101,10 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
         raise InputError(str(error)) from error
     row = np.full((1, len(columns.observed)), np.nan, config.precision)
     example = row, None if u is None else u[None]
-    return Prepared(watched, q, key, example, _components(config, watched, q) if decided is None else decided)
+    components = _components(config, watched, q) if decided is None else decided
+    if components is None and isinstance(q, Guided) and q.plan.has_jumps:
+        return prepare(model, config, {**record, "components": SEVERAL})
+    return Prepared(watched, q, key, example, components)
 
 
 def _components(config: Config, watched: WatchedLearner, q: BackwardFamily) -> int | None:

@@ -19,10 +19,12 @@ from .constants import Constant
 from .laws import StateMoments, state_moments
 
 MOST_PARTS = 16
-SCALES = {5: (0.9, 0.12, 0.11), 4: (0.73, 0.23, 0.15), 3: (0.5, 0.38, 0.21)}
+SCALES = {5: (0.9, 0.12, 0.11), 4: (0.73, 0.23, 0.15), 3: (0.5, 0.38, 0.21), 2: (0.05, 0.93, 0.0)}
 """For so many parts of a Student-t law: the k-th node of the logarithm of its mixing precision is at
 first − k exp(step + growth k), in standard deviations from the mean. These have the least divergence from the law with
-three degrees of freedom: 0.0002, 0.0006 and 0.003 nats."""
+three degrees of freedom: 0.0002, 0.0006, 0.003 and 0.02 nats. One normal law has 0.2."""
+LEAST_LEFT = 1e-6
+"""The least weight of the part that stands for all rarer combinations."""
 MIXTURES = dist.MixtureSameFamily, dist.MixtureGeneral
 
 
@@ -48,15 +50,41 @@ class Columns(NamedTuple):
     mean: Float[Array, "m d"]
     variance: Float[Array, "m d"]
 
-    def combined(self) -> Parts:
-        """All combinations of them."""
-        which = combinations(*self.log_weight.shape)
+    def combined(self) -> Parts | None:
+        """All combinations of them; where these are too many, those with at most one coordinate outside its main part,
+        and one part for all others. None where there are too many of these, too."""
+        count, d = self.log_weight.shape
+        if count**d <= MOST_PARTS:
+            which = np.stack(np.meshgrid(*[np.arange(count)] * d, indexing="ij"), -1).reshape(-1, d)
+            return self._chosen(which)
+        return self._in_two()._one_at_a_time() if d + 2 <= MOST_PARTS else None
+
+    def _chosen(self, which: np.ndarray) -> Parts:
         log_weight, mean, variance = (leaf[which, np.arange(which.shape[1])] for leaf in self)
         return Parts(log_weight.sum(1), mean, variance)
 
+    def _in_two(self) -> "Columns":
+        """Of each coordinate the heaviest part, and one with the moments of all others."""
+        main = jnp.arange(len(self.log_weight))[:, None] == self.log_weight.argmax(0)
+        shares = [jax.nn.softmax(jnp.where(own, self.log_weight, -jnp.inf), 0) for own in (main, ~main)]
+        log_weight = [jax.nn.logsumexp(jnp.where(own, self.log_weight, -jnp.inf), 0) for own in (main, ~main)]
+        mean = [(share * self.mean).sum(0) for share in shares]
+        spread = [
+            (share * (self.variance + (self.mean - m) ** 2)).sum(0) for share, m in zip(shares, mean, strict=True)
+        ]
+        return Columns(jnp.stack(log_weight), jnp.stack(mean), jnp.stack(spread))
 
-def combinations(count: int, d: int) -> np.ndarray:
-    return np.stack(np.meshgrid(*[np.arange(count)] * d, indexing="ij"), -1).reshape(-1, d)
+    def _one_at_a_time(self) -> Parts:
+        d = self.log_weight.shape[1]
+        single = self._chosen(np.concatenate([np.zeros((1, d), int), np.eye(d, dtype=int)]))
+        weight, outside = jnp.exp(single.log_weight), jnp.exp(self.log_weight[1])
+        # What is left has at least two coordinates outside: each with what its own probability leaves for it.
+        left = jnp.maximum(1 - weight.sum(), LEAST_LEFT)
+        share = jnp.clip((outside - weight[1:]) / left, 0.0, 1.0)
+        mean = (1 - share) * self.mean[0] + share * self.mean[1]
+        spread = self.variance + (self.mean - mean) ** 2
+        rest = jnp.log(left)[None], mean[None], ((1 - share) * spread[0] + share * spread[1])[None]
+        return Parts(*(jnp.concatenate(pair) for pair in zip(single, rest, strict=True)))
 
 
 class Noise(NamedTuple):
@@ -88,7 +116,9 @@ class Noise(NamedTuple):
         own_variance = own.cov if own.cov.ndim == 1 else jnp.diagonal(own.cov)
         one = jnp.ones_like(own.mean)
         columns = Columns(jnp.log(weight) * one, own.mean + mean * jnp.sqrt(own_variance), variance * own_variance)
-        return columns.combined()
+        parts = columns.combined()
+        assert parts is not None
+        return parts
 
 
 def known_parts(law: Law) -> Parts | None:
@@ -98,7 +128,7 @@ def known_parts(law: Law) -> Parts | None:
     d = law.event_shape[0]
     if factorises(law):
         columns = _columns(columns_of(law), d)
-        return None if columns is None or len(columns.mean) ** d > MOST_PARTS else columns.combined()
+        return None if columns is None else columns.combined()
     if isinstance(law, dist.MultivariateStudentT):
         log_weight, scale = _student_scales(jnp.asarray(law.df), max(SCALES))
         loc, tril = jnp.asarray(law.loc), jnp.asarray(law.scale_tril)
@@ -112,9 +142,7 @@ def known_parts(law: Law) -> Parts | None:
 def _columns(base: Law, d: int) -> Columns | None:
     """Of d coordinates whose laws are of one kind."""
     if isinstance(base, dist.StudentT | dist.Cauchy):
-        count = next((count for count in SCALES if count**d <= MOST_PARTS), None)
-        if count is None:
-            return None
+        count = next((count for count in SCALES if count**d <= MOST_PARTS), 2)
         df = jnp.asarray(base.df if isinstance(base, dist.StudentT) else 1.0)
         loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
         log_weight, scales = _student_scales(jnp.broadcast_to(df, (d,)), count)

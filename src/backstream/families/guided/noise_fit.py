@@ -37,8 +37,7 @@ def find_noise(law_at: Callable[[jax.Array], Law], states: jax.Array, known: boo
 def _fitted(law_at, states, known: bool, dtype) -> Noise:
     one, d = Noise(known), states.shape[1]
     count = next((count for count in COUNTS if count**d <= MOST_PARTS), None)
-    first = law_at(states[0])
-    if count is None or not (factorises(first) or d == 1):
+    if count is None or not (factorises(law_at(states[0])) or d == 1):
         return one
     z = FARTHEST * np.sinh(np.linspace(-6, 6, NODES)) / np.sinh(6)
     try:

@@ -19,6 +19,9 @@ from .sampled import Sampled
 from .updates import Closed, Propagated, Update
 from .wide_updates import Joint, Regressed, RegressedNormal, RegressedStudent
 
+FEW_PARTS = 5
+"""Of a transition, so that several components with so many each cost little."""
+
 
 class Plan(NamedTuple):
     """What is known of a model before the first row."""
@@ -33,6 +36,13 @@ class Plan(NamedTuple):
     """A draw of the emission: its type, and a value for what is missing."""
     normal: bool
     """Whether the states' own laws, prior and transition, are normal."""
+
+    @property
+    def has_jumps(self) -> bool:
+        """Whether the state moves by a mixture or a Student-t law of few parts: after a jump that an outlier would
+        explain as well, the posterior has two modes."""
+        noise = self.transition.noise
+        return 1 < noise.count <= FEW_PARTS and noise.shape is None
 
     @property
     def exact(self) -> bool:
