@@ -30,10 +30,8 @@ SINGLE_MODE = (
     "aircraft",
     "sunspots",
     "load",
-    "price",
-    "river",
 )
-SEVERAL_MODES = ("growth", "absolute_value", "double_well")
+SEVERAL_MODES = ("growth", "absolute_value", "double_well", "price", "river")
 
 
 def find(name: str) -> Case:

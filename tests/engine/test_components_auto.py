@@ -105,3 +105,19 @@ def test_the_gap_is_that_of_the_log_scores(ys):
 )
 def test_a_gap_must_be_large_and_sure(gap, clear):
     assert gap.is_clear() == clear
+
+
+class Jumping(Folded):
+    """The sign is seen, and the walk jumps now and then."""
+
+    sign: bool = True
+
+    def transition(self, x, u=None):
+        steps = dist.Normal(0.97 * x[:, None], jnp.array([0.1, 3.0]))
+        return dist.MixtureSameFamily(dist.CategoricalProbs(jnp.array([0.95, 0.05])), steps).to_event(1)
+
+
+def test_a_state_that_jumps_has_several_from_the_first_row_on(ys):
+    assert bs.learn(Jumping(), ys[:3], settings=SETTINGS, progress=False).family.components == SEVERAL
+    one = replace(SETTINGS, components=1)
+    assert isinstance(bs.learn(Jumping(), ys[:3], settings=one, progress=False).family, Guided)
