@@ -10,6 +10,7 @@ import pytest
 import backstream as bs
 from backstream.estimators import Exact, LogScore
 from backstream.families import Guided, Kalman
+from backstream.families.backward import filter_states
 from backstream.learning import OnlineLearner, fit
 from backstream.models import LinearGaussian, StateSpaceModel, check_model, log_prior, log_transitions
 
@@ -201,3 +202,16 @@ def test_inputs_that_are_not_finite_are_named():
     with pytest.raises(ValueError, match="The input in row 1 is -inf"):
         fit(linear, Kalman.from_model(linear), ys, np.array([0, -np.inf, 0, 0, 0, 0]), estimator=Exact(),
             optimiser=optax.sgd(0.0), num_epochs=1, key=KEY)  # fmt: skip
+
+
+def test_counts_with_many_zeros_are_all_read():
+    """Negative binomial counts on four states: no row is refused."""
+    p = having(
+        prior=lambda self, u=None: dist.Normal(jnp.zeros(4), 0.5).to_event(1),
+        transition=lambda self, x, u=None: dist.Normal(0.95 * x, 0.2).to_event(1),
+        emission=lambda self, x, u=None: dist.NegativeBinomial2(jnp.exp(x), 2.0).to_event(1),
+    )
+    _, ys = p.simulate(50, key=jax.random.key(0))
+    q = Guided.from_model(p)
+    states = jax.jit(lambda ys: filter_states(p, q, ys, None))(ys)
+    assert not np.asarray(states.failed).any() and np.isfinite(states.mean).all()

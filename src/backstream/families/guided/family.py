@@ -152,7 +152,7 @@ class Guided(PlannedFamily):
         count, dtype, no_bend = self.plan.transition.noise.count, state.mean.dtype, jnp.zeros_like(state.mean)
         if count == 1:
             return _Moved(state.mean, state.factor, state.kernel, no_bend, jnp.zeros((), dtype))
-        parts = self.plan.prior.parts(prior_law(p, u), dtype) if self.plan.prior.count <= count else None
+        parts = self.plan.prior.parts(prior_law(p, u), dtype) if 1 < self.plan.prior.count <= count else None
         laws = (
             (jnp.zeros(1, dtype), state.mean[None], state.factor[None])
             if parts is None
