@@ -212,6 +212,7 @@ def test_offline_learning_reaches_the_likelihood():
         assert best - 0.001 - (epochs == 200) * 0.02 < end <= best + 1e-9, (estimator, start, end, best)
 
 
+@pytest.mark.slow
 def test_updates_inside_an_epoch():
     """Recursive updates raise the ELBO of the sequence; an epoch starts from the λ of the one before, and from its
     optimiser or a new one: by hand, two epochs."""

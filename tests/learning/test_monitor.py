@@ -67,6 +67,7 @@ def test_particle_filters_are_asked_at_first_and_then_now_and_then():
     assert all(_is_compared(learned, window) for window in range(1, 50)), "which learns all that it knows"
 
 
+@pytest.mark.slow
 def test_what_is_judged_is_the_average_and_not_the_latest_iterate():
     q = Kalman.from_model(P)
     learner = OnlineLearner(P, FixedLag(2, 2), optax.adam(0.3), averaging=Averaging(power=0.0), num_draws=0)
