@@ -90,6 +90,24 @@ def test_following_the_advice_mends():
     )
 
 
+def test_the_cost_of_the_checks():
+    found = results("benchmarks/results/verdicts.json")["time"]
+    fast, slow = (found["volatility"], found["choices"]), found["pendulum"]
+    first, second = (f"{100 * one['particle filters']:.0f} %" for one in fast)
+    says("docs/decisions.md", f"takes {first} on stochastic volatility and {second} on choices")
+    assert all(round(one["microseconds a row"]) == 35 for one in fast) and abs(slow["particle filters"]) < 0.05
+    says("docs/decisions.md", f"on the pendulum ({slow['microseconds a row']:.0f} µs per row)")
+    most = {kind: max(one[kind] for one in found.values()) for kind in slow}
+    says(
+        "docs/decisions.md",
+        f"the unlearned filter {100 * most['unlearned filter']:.0f} %, the draws of the predictions",
+    )
+    says("docs/decisions.md", f"up to {100 * most['predictive draws']:.0f} %, the filter at the starting parameters")
+    says(
+        "docs/decisions.md", f"up to {100 * most['filter at the starting parameters']:.0f} % of a run that learns them"
+    )
+
+
 def test_mutants():
     path = ROOT / "benchmarks" / "results" / "mutants.json"
     if not path.exists():

@@ -20,7 +20,7 @@ N, T, KEY = 5, 4, jax.random.key(2)
 
 
 class Driven(StateSpaceModel):
-    """A level that a known input pushes."""
+    """A level that a known input pushes, and that is seen with a share of it."""
 
     push: jax.Array
     scale: jax.Array
@@ -32,7 +32,7 @@ class Driven(StateSpaceModel):
         return dist.Normal(0.8 * x + self.push * u, 0.5).to_event(1)
 
     def emission(self, x, u=None):
-        return dist.Normal(x, self.scale).to_event(1)
+        return dist.Normal(x - 0.4 * self.push * u, self.scale).to_event(1)
 
 
 P = Driven(jnp.array([1.5]), jnp.array([0.4]))

@@ -13,7 +13,7 @@ from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families import Guided, Kalman
 from backstream.learning import Averaging, Monitor, OnlineLearner, Settings, build
-from backstream.learning.monitor import COMPARED, RECENT, _is_compared
+from backstream.learning.monitor import COMPARED, FADING, RECENT, Watch, _is_compared
 from backstream.models import LinearGaussian
 
 KEY = jax.random.key(4)
@@ -59,6 +59,18 @@ def test_a_fall_is_told_at_once_and_a_slow_one_in_the_end(seen):
     assert warned(seen, steady._replace(variance=1.0)) == (), "it has varied as much before"
     (low,) = warned(seen, steady._replace(best=usual + 1.0, variance=1.0))
     assert f"it has been {usual + 1.0:.2f}" in low
+
+
+def test_what_was_best_fades_and_what_is_usual_follows():
+    """By hand: the best is forgotten by a twentieth of the way a window, mean and variance over five windows."""
+    watch, best, seen = Watch.begin(None), -1.0, [-1.0, -2.0, -2.0, -1.5]
+    for reached in seen:
+        watch = watch.next(None, reached)
+    for reached in seen[1:]:
+        best = max(reached, best + (reached - best) / FADING)
+    assert watch.best == pytest.approx(best) and -1.2 < best < -1.1
+    assert watch.usual == pytest.approx(np.mean(seen)) and watch.variance == pytest.approx(np.var(seen))
+    assert watch.next(None, np.nan).best == watch.best, "a window without a number says nothing"
 
 
 def test_particle_filters_are_asked_at_first_and_then_now_and_then():

@@ -13,5 +13,3 @@ def test_failures_are_told_and_healthy_runs_are_not_doubted():
     assert all(run["cost"] is None or run["cost"] > 0.15 for run in failures)
     assert all(run["verdict"] in ("doubtful", "failed") for run in failures)
     assert all(run["verdict"] == "good" for run in healthy)
-    shares = sorted(round(found["share"], 3) for found in RESULTS["time"].values())
-    assert shares == [0.007, 0.015, 0.015, 0.073], "two checks in 10 000 rows: half of it is what one takes"

@@ -96,7 +96,7 @@ MUTANTS = (
         "learning/monitor.py",
         "self.best + (reached - self.best) / FADING",
         "self.best",
-        (MONITOR,),
+        (f"{MONITOR}::test_what_was_best_fades_and_what_is_usual_follows",),
     ),
     Mutant(
         "a uniform mean of iterates",
