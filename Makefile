@@ -44,7 +44,7 @@ lint: $(INSTALLED)  ## check style, format, types, the direction of imports and 
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.check_sizes
 
-mutants: $(INSTALLED)  ## make small errors in the package one by one, and report how many the tests notice; half an hour
+mutants: $(INSTALLED)  ## make small errors in the package one by one, and report how many the tests notice; an hour
 	$(BIN)/python -m tools.mutants
 
 docs: $(INSTALLED)  ## build the site into site/; a broken link or a missing name is an error

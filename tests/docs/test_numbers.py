@@ -7,8 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from backstream.learning import judging, particle_reference, starting_theta, tally
 from backstream.learning.calibration import LEAST_ROWS
 from backstream.learning.monitor import COMPARED
@@ -109,13 +107,11 @@ def test_the_cost_of_the_checks():
 
 
 def test_mutants():
-    path = ROOT / "benchmarks" / "results" / "mutants.json"
-    if not path.exists():
-        pytest.skip("not run yet")
-    found = json.loads(path.read_text())
-    assert found["killed"] >= 0.9 * found["mutants"] >= 54
+    found = results("benchmarks/results/mutants.json")
+    assert found["killed"] >= 0.9 * found["mutants"]
     assert all(found["survivors"].values()), "each survivor is explained"
-    says("CONTRIBUTING.md", f"{found['killed']} of {found['mutants']} are noticed")
+    says("CONTRIBUTING.md", f"{found['killed']} of {found['mutants']} are noticed by the tests")
+    says("CONTRIBUTING.md", f"{len(found['not_run'])} on the list have not been run yet")
 
 
 def test_what_the_verdict_looks_at():
