@@ -8,21 +8,27 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-SMALL_PRODUCTS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
-"""Without YNNPACK. A step has a hundred products of matrices of ten rows, and each call of that library costs more than
-such a product: for N = 100 and d = 10 a step with it takes a third longer. Large products are as quick without."""
-
-
-QUICKLY_COMPILED: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-"""For programs that run now and then. They compile in less than half the time and run half as long again: a filter with
-four components compiles in 1.8 s instead of 4.1, and takes 200 µs a row instead of 140."""
+ALWAYS: dict[str, Any] = {
+    # Without YNNPACK. A step has a hundred products of matrices of ten rows, and each call of that library costs more
+    # than such a product: for N = 100 and d = 10 a step with it takes a third longer. Large products are as quick
+    # without.
+    "xla_cpu_experimental_ynn_fusion_type": "",
+    # The older code generator. The newer one sets up a compiler for each of the hundreds of small loops of a program:
+    # compiling takes twice as long with it, and what it makes is no faster.
+    "xla_cpu_use_fusion_emitters": False,
+    # Fewer copies around loops and choices, of which a row has several: a tenth of its time.
+    "xla_cpu_copy_insertion_use_region_analysis": True,
+}
+QUICKLY_COMPILED: dict[str, Any] = {"xla_backend_optimization_level": 1}
+"""For programs that run now and then."""
 
 
 @cache
 def compiler_options(quickly: bool = False) -> dict[str, Any]:
     """What to give to `jax.jit` as `compiler_options`, without what XLA does not know. Flags in XLA_FLAGS have
     precedence."""
-    return _known(_not_set(SMALL_PRODUCTS)) | (_known(_not_set(QUICKLY_COMPILED)) if quickly else {})
+    chosen = _not_set(ALWAYS | (QUICKLY_COMPILED if quickly else {}))
+    return {name: value for name, value in chosen.items() if _known({name: value})}
 
 
 def _not_set(options: dict[str, Any]) -> dict[str, Any]:

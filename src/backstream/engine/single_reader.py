@@ -98,8 +98,7 @@ class SingleReader(Reader):
         q, watched, (ys, inputs) = self._prepared.q, self._prepared.watched, state.first
         assert isinstance(q, Guided)
         p = watched.learner.current_model(state.learner)
-        start = q.init(p, None if inputs is None else inputs[0])
-        if not log_score_gap(p, q, start, ys, inputs).is_clear():
+        if not log_score_gap(p, q, None, ys, inputs).is_clear():
             self._prepared, self._state = self._prepared._replace(components=1), state._replace(first=None)
             return
         self._prepared = prepare(self._model, self._config, {**self._prepared.record(), "components": SEVERAL})

@@ -85,8 +85,13 @@ class LogScore(OnlineEstimator):
             after, state = advance(parameters, arrays)
             slope = jnp.zeros((after.size, 0), after.dtype)
         elif parameters.size <= arrays.size:
-            after, along, state = jax.linearize(advance, parameters, arrays, has_aux=True)
-            slope = jax.vmap(along, (0, 1), 1)(jnp.eye(parameters.size, dtype=parameters.dtype), carry.sensitivity)
+
+            def along(direction, sensitivity):
+                return jax.jvp(advance, (parameters, arrays), (direction, sensitivity), has_aux=True)
+
+            eye = jnp.eye(parameters.size, dtype=parameters.dtype)
+            # What does not depend on the direction is computed once, and without an axis for the directions.
+            after, slope, state = jax.vmap(along, (0, 1), (None, 1, None))(eye, carry.sensitivity)
         else:
             after, back, state = jax.vjp(advance, parameters, arrays, has_aux=True)
             direct, before = jax.vmap(back)(jnp.eye(after.size, dtype=after.dtype))

@@ -64,7 +64,7 @@ def log_score_gap(p: StateSpaceModel, q: Guided, state: Any, ys: Any, inputs: An
     Args:
         p: The model.
         q: The posterior with one component.
-        state: Its state before these rows; `q.init(p, u)` before the first.
+        state: Its state before these rows; None before the first.
         ys: The rows, [T, dy].
         inputs: Their inputs, where the model has any.
     """
@@ -82,6 +82,8 @@ def _log_scores(
     p: StateSpaceModel, q: Guided, state: Any, ys: Array, inputs: Any
 ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
     """Of each row, with one component and with several."""
+    if state is None:
+        state = q.init(p, jax.tree.map(lambda leaf: leaf[0], inputs))
     several, start = GuidedMixture.beside(q, p, state, SEVERAL)
 
     def read(states, row):

@@ -97,7 +97,7 @@ class Monitor(eqx.Module):
 
     def begin(self, state: LearnerState) -> "Watch":
         """Starts to watch a stream from a state of its learner."""
-        return Watch.begin(_copy(state.result_state()))
+        return Watch.begin(_anchor(state))
 
     def look(
         self,
@@ -160,7 +160,7 @@ class Monitor(eqx.Module):
             reference=reference,
             theta_gain=gained.gain(),
         )
-        return watch.next(_copy(state.result_state()), reached)._replace(gained=gained), report
+        return watch.next(_anchor(state), reached)._replace(gained=gained), report
 
     def _advice(self, p, watch: "Watch", state: LearnerState, ys: Any, inputs: Any) -> list[str]:
         """What several components would add, now and then."""
@@ -238,6 +238,7 @@ def _unbiased(p, q, anchor, ys, inputs, num_trajectories, key):
     return window_elbo(p, q, anchor, ys, inputs, num_trajectories, key=key)
 
 
-def _copy(tree):
-    """The learner's next block overwrites the buffers of its state."""
-    return jax.tree.map(jnp.copy, tree)
+@compiled(quickly=True)
+def _anchor(state: LearnerState) -> Any:
+    """a_t of the result, copied: the learner's next block overwrites the buffers of its state."""
+    return jax.tree.map(jnp.copy, state.result_state())

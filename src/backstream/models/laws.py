@@ -80,20 +80,21 @@ def _names_of_leaves(value: Any) -> list[tuple[str, ...]]:
     return [(field, *rest) for field, child in zip(fields, children, strict=True) for rest in _names_of_leaves(child)]
 
 
-def shows_its_parameters(law: Law, y: Array) -> bool:
+def shows_its_parameters(law: Law, y: Array) -> Bool[Array, ""]:
     """Whether the law has independent columns and, rebuilt from its parameters, the same density at y.
 
     A class of the user's own keeps what it does not list as numpyro's `pytree_data_fields` to itself.
     """
+    no = jnp.asarray(False)
     if not factorises(law):
-        return False
+        return no
     base = columns_of(law)
     leaves, tree = jax.tree.flatten(base)
     try:
         again = jax.tree.unflatten(tree, leaves).log_prob(y)
     except (AttributeError, TypeError, ValueError):
-        return False
-    return bool(leaves) and bool(jnp.array_equal(again, base.log_prob(y), equal_nan=True))
+        return no
+    return jnp.array_equal(again, base.log_prob(y), equal_nan=True) if leaves else no
 
 
 def name_of(law: Law) -> str:

@@ -201,29 +201,19 @@ class Guided(PlannedFamily):
     def _read_pieces(self, p: StateSpaceModel, row: Row, u: Inputs, state: GuidedState) -> Merged:
         """Where the transition bends over q_{t-1}: cut, moved and read piece by piece, and merged."""
         moved = self._move(p, state, u)
-        bends = moved.bend.max() > LEAST_BEND
-
         bend = moved.bend.reshape(-1, len(state.mean)).max(0)
-        log_weight, pieces = cut(state.mean, state.factor, bend)
-        skipped = Merged(
-            jnp.zeros_like(state.mean), jnp.zeros_like(state.factor), state.kernel, jnp.zeros_like(state.log_score)
-        )
+        log_weight, piece = cut(state.mean, state.factor, bend)
 
-        def read(_, i):
-            def move():
-                return self._predict(p, *pieces(i), u)
+        def whole():
+            return self._read(p, row, u, moved, state.t)
 
-            def one():
-                return self._read(p, row, u, jax.lax.cond(bends, move, lambda: moved), state.t)
+        def in_pieces():
+            def read(_, i):
+                return None, self._read(p, row, u, self._predict(p, *piece(i), u), state.t)
 
-            return None, jax.lax.cond(bends | (i == 0), one, lambda: skipped)
+            return _merged(log_weight, jax.lax.scan(read, None, jnp.arange(NUM_PIECES))[1])
 
-        _, each = jax.lax.scan(read, None, jnp.arange(NUM_PIECES))
-        return jax.lax.cond(
-            bends,
-            lambda: _merged(log_weight, each),
-            lambda: jax.tree.map(lambda leaf: leaf[0], each),
-        )
+        return jax.lax.cond(moved.bend.max() > LEAST_BEND, in_pieces, whole)
 
 
 class _Moved(NamedTuple):

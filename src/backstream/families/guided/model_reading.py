@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from backstream._jax.compiling import compiler_options
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
 from backstream.models.laws import (
@@ -117,42 +118,73 @@ def _inputs_nearby(u: Inputs) -> Inputs:
 def _over_inputs(function: Callable[[Inputs], Any], nearby: Inputs) -> Any:
     """The function with each of the inputs, along a first axis, which has one entry where the model has none."""
     if jax.tree.leaves(nearby):
-        return jax.tree.map(np.asarray, jax.jit(jax.vmap(function))(nearby))
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], jax.jit(function)(nearby))
+        return _computed(jax.vmap(function), nearby)
+    return jax.tree.map(lambda leaf: leaf[None], _computed(function, nearby))
+
+
+def _computed(function: Callable, *arguments: Any) -> Any:
+    """As NumPy arrays, from one program. One operation after the other, each would be a program to compile."""
+    return jax.tree.map(np.asarray, jax.jit(function, compiler_options=compiler_options(quickly=True))(*arguments))
+
+
+def _holds(question: Callable[[], bool]) -> bool:
+    """Whether something holds of the model's laws that does not depend on their values, with nothing computed."""
+    answers: list[bool] = []
+    jax.eval_shape(lambda: answers.append(question()))
+    return answers[0]
+
+
+def _prior_moments(p: StateSpaceModel, u: Inputs, dtype) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Mean, variances, and whether they can be read off the law."""
+
+    def moments(known: bool) -> StateMoments:
+        def dense():
+            found = state_moments(prior_law(p, u), known, dtype)
+            return StateMoments(found.mean, found.dense())
+
+        return _computed(dense)
+
+    found = moments(True) if _holds(lambda: knows_moments(prior_law(p, u))) else None
+    known = found is not None and bool(_finite(found).all())
+    if found is None or not known:
+        found = moments(False)
+    mean, variance = np.asarray(found.mean), np.diagonal(np.asarray(found.cov, float))
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+        raise ValueError(f"prior returns a law with mean {mean} and variances {variance}: they must be numbers.")
+    return mean, variance, known
 
 
 def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
-    prior = prior_law(p, u)
-    prior_known = knows_moments(prior) and bool(_finite(state_moments(prior, True, dtype)).all())
-    moments = state_moments(prior, prior_known, dtype)
-    mean, variance = np.asarray(moments.mean, float), np.diagonal(np.asarray(moments.dense(), float))
-    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise ValueError(f"prior returns a law with mean {mean} and variances {variance}: they must be numbers.")
-    near = jnp.asarray(np.concatenate([mean[None], _states(mean, np.sqrt(variance))[:: len(SPREADS)]]), dtype)
-    moves = transition_law(p, moments.mean, u)
+    at, variance, prior_known = _prior_moments(p, u, dtype)
+    mean = np.asarray(at, float)
+    near = np.concatenate([mean[None], _states(mean, np.sqrt(variance))[:: len(SPREADS)]]).astype(dtype)
+    prior, moves = prior_law(p, u), transition_law(p, jnp.asarray(at), u)
     _require_no_bounds(moves)
-    moves_known, normal = knows_moments(moves), is_normal(prior) and is_normal(moves)
+    moves_known, normal = _holds(lambda: knows_moments(moves)), is_normal(prior) and is_normal(moves)
     if moves_known:
 
         def move(u):
-            return jax.vmap(lambda x: state_moments(transition_law(p, x, u), True, dtype))(near)
+            return jax.vmap(lambda x: state_moments(transition_law(p, x, u), True, dtype))(jnp.asarray(near))
 
         noise = _over_inputs(move, nearby)
         moves_known = bool(_finite(noise).any())
         variance = variance + _typical(noise.cov, len(mean))
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
-    law, fill = emission_law(p, moments.mean, u), _drawn(p, near, u)
-    readable = all(shows_its_parameters(emission_law(p, x, u), jnp.asarray(fill)) for x in near[:2])
-    read_prior = find_noise(lambda x: prior, near[:1], prior_known, dtype)
-    read_moves = find_noise(lambda x: transition_law(p, x, u), near[:3], moves_known, dtype)
-    return Start(mean, scale, read_prior, read_moves, law, readable, fill, normal)
+    law, fill = emission_law(p, jnp.asarray(at), u), _drawn(p, near, u)
+
+    def readable(x):
+        return shows_its_parameters(emission_law(p, x, u), jnp.asarray(fill))
+
+    shown = bool(_computed(lambda near: jnp.stack([readable(x) for x in near]), near[:2]).all())
+    read_prior = find_noise(lambda x: prior, jnp.asarray(near[:1]), prior_known, dtype)
+    read_moves = find_noise(lambda x: transition_law(p, x, u), jnp.asarray(near[:3]), moves_known, dtype)
+    return Start(mean, scale, read_prior, read_moves, law, shown, fill, normal)
 
 
-def _drawn(p: StateSpaceModel, near: Any, u: Inputs) -> np.ndarray:
+def _drawn(p: StateSpaceModel, near: np.ndarray, u: Inputs) -> np.ndarray:
     """A draw of the emission at the first state where there is one."""
-    draws = (np.asarray(emission_law(p, x, u).sample(jax.random.key(0))) for x in near)
-    first = next(draws)
-    return first if np.isfinite(first).all() else next((draw for draw in draws if np.isfinite(draw).all()), first)
+    draws = _computed(jax.vmap(lambda x: emission_law(p, x, u).sample(jax.random.key(0))), near)
+    return next((draw for draw in draws if np.isfinite(draw).all()), draws[0])
 
 
 def _finite(moments: StateMoments) -> np.ndarray:
@@ -251,7 +283,7 @@ def _looked(p: StateSpaceModel, emission: _Emission, nearby: Inputs, states: Any
             emission.terms(x, u, emission.fill),
         )
 
-    others = jnp.roll(states, 1, 0)
+    others = jnp.asarray(np.roll(np.asarray(states), 1, 0))
     try:
         return _over_inputs(lambda u: jax.vmap(look, (0, 0, None))(states, others, u), nearby)
     except (TypeError, ValueError, NotImplementedError):

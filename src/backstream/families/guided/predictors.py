@@ -6,7 +6,7 @@ grid over them evaluates the law alone and never calls the model.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,8 +23,9 @@ from .sampled import FEWEST, Sampled
 
 
 class Link(NamedTuple):
-    to: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
+    to: Callable[..., Any]
+    """Of a parameter, and the module to compute with: NumPy where a plan is made."""
+    slope: Callable[[np.ndarray], np.ndarray]
     """The derivative of `to`."""
     back: Callable[[Array], Array]
     safe: Callable[[np.ndarray], np.ndarray]
@@ -32,10 +33,10 @@ class Link(NamedTuple):
 
 
 LINKS: dict[str, Link] = {
-    "identity": Link(lambda v: v, jnp.ones_like, lambda v: v, np.isfinite),
-    "log": Link(jnp.log, lambda v: 1 / v, jnp.exp, lambda v: (v > 1e-30) & (v < 1e30)),
+    "identity": Link(lambda v, xp=jnp: v, np.ones_like, lambda v: v, np.isfinite),
+    "log": Link(lambda v, xp=jnp: xp.log(v), lambda v: 1 / v, jnp.exp, lambda v: (v > 1e-30) & (v < 1e30)),
     "logit": Link(
-        lambda v: jnp.log(v) - jnp.log1p(-v),
+        lambda v, xp=jnp: xp.log(v) - xp.log1p(-v),
         lambda v: 1 / (v * (1 - v)),
         jax.nn.sigmoid,
         lambda v: np.isfinite(v) & (v > 1e-3) & (v < 1 - 1e-3),
@@ -99,7 +100,7 @@ def find_predictors(law: Law, sampled: list[Sampled | None], tolerance: float) -
         if link is None:
             affine, link = False, _natural_link(columns_of(law), parameters[index])
         with np.errstate(all="ignore"):
-            values = np.asarray(LINKS[link].to(jnp.asarray(parameter.values)), float)
+            values = np.asarray(LINKS[link].to(parameter.values, np), float)
         for which, other in enumerate(kept):
             slope = _relation(other, values)
             if slope is not None:
@@ -118,8 +119,8 @@ def affine_link(parameter: Sampled, tolerance: float) -> str | None:
     for name, link in LINKS.items():
         with np.errstate(all="ignore"):
             safe = link.safe(parameter.values)
-            values = np.where(safe, np.asarray(link.to(jnp.asarray(parameter.values)), float), np.nan)
-            slopes = parameter.slopes * np.asarray(link.slope(jnp.asarray(parameter.values)), float)[..., None]
+            values = np.where(safe, np.asarray(link.to(parameter.values, np), float), np.nan)
+            slopes = parameter.slopes * np.asarray(link.slope(parameter.values), float)[..., None]
         if parameter._replace(values=values, slopes=slopes).is_affine(tolerance):
             return name
     return None
