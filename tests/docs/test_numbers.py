@@ -10,6 +10,7 @@ from pathlib import Path
 from backstream.learning import judging, particle_reference, starting_theta, tally
 from backstream.learning.calibration import LEAST_ROWS
 from backstream.learning.monitor import COMPARED
+from benchmarks import growth_theta, modes
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,3 +142,17 @@ def test_references_of_several_modes():
     assert max(moves["ranges from two sensors on a line"], moves["random walk seen as its absolute value"]) < 1e-4
     off = largest("Lorenz-63 seen in z", "score_below")
     says("docs/posterior.md", f"four components are {off:.3f} nats a row off on one of the data sets")
+
+
+def test_tables_of_several_modes(tmp_path):
+    """They are what the benchmarks write from their results."""
+    copy = tmp_path / "posterior.md"
+    copy.write_text((ROOT / "docs" / "posterior.md").read_text())
+    modes.render(page=copy)
+    growth_theta.render(page=copy)
+    assert copy.read_text() == (ROOT / "docs" / "posterior.md").read_text()
+    one_mode = results("benchmarks/results/modes.json")["one_mode"]
+    worst = max(seed["filtering"] for seeds in one_mode.values() for seed in seeds.values())
+    says("docs/posterior.md", f"the filter's error over that with one is at most {worst:.4f}")
+    stuck = results("benchmarks/results/growth_theta.json")["settling"]["0"]["off_by"]
+    assert min(stuck["slope"], stuck["square"], stuck["sigma"]) > 0.5, "the default steps do not find the growth model"
