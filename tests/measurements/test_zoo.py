@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from backstream.models import check_model
-from benchmarks import assimilation, wide_emissions
+from backstream.models import ChaoticRNN, check_model
+from benchmarks import assimilation, networks, wide_emissions
 from benchmarks.zoo import catalogue, comparison, gaussian_filters, laws, methods, report, scores
 from benchmarks.zoo.case import Data, Posterior
+from benchmarks.zoo.references.bound import bound
 from benchmarks.zoo.references.chains import chain_smoother
 from benchmarks.zoo.references.grid import Grid
 from benchmarks.zoo.references.kalman import Exact
@@ -161,6 +162,29 @@ def test_chains_agree_with_kalman():
     assert abs(found.log_score - exact.log_score).max() < 0.2
 
 
+def test_the_bound_of_a_network_is_the_law_of_one_unit_given_the_others():
+    """Against sums over all paths of one unit of three, three rows, with the model's own densities."""
+    network = ChaoticRNN(3 * jax.random.normal(jax.random.key(0), (3, 3)), step=0.01)
+    states, ys = (np.asarray(part) for part in network.simulate(3, key=jax.random.key(1)))
+    nodes = states[:, :1] + np.arange(-1.0, 1.025, 0.05)
+    paths = np.stack(np.meshgrid(*nodes, indexing="ij"), -1)  # of unit 0
+
+    def log_density(path, rows):
+        x = jnp.asarray(states).at[:, 0].set(path)
+        seen = jax.vmap(network.emission)(x).log_prob(jnp.asarray(ys))
+        moved = jax.vmap(network.transition)(x[:-1]).log_prob(x[1:])
+        return network.prior().log_prob(x[0]) + seen[:rows].sum() + moved[: rows - 1].sum()
+
+    def mean(rows):
+        log_p = jax.vmap(lambda path: log_density(path, rows))(paths.reshape(-1, 3)).reshape(paths.shape[:3])
+        weight = np.exp(log_p - log_p.max())
+        return np.array([(weight * paths[..., t]).sum() / weight.sum() for t in range(3)])
+
+    filtered, smoothed = bound(network, states, ys, 0.05)
+    np.testing.assert_allclose(filtered[1, 0], mean(2)[1], rtol=1e-6)
+    np.testing.assert_allclose(smoothed[:, 0], mean(3), rtol=1e-6)
+
+
 def test_particles_average_and_converge():
     states = np.array([[0.0], [1.0], [2.0]])
     one, other = (
@@ -270,6 +294,7 @@ def test_committed_page_is_that_of_the_committed_results(tmp_path):
     report.render(page=page, picture=tmp_path / "zoo.png")
     assimilation.render(page=page)
     wide_emissions.render(page=page)
+    networks.render(page=page)
     assert page.read_text() == report.PAGE.read_text()
     assert comparison.RESULTS.stat().st_size < 200_000
 
