@@ -137,7 +137,7 @@ def failures() -> tuple[Failure, ...]:
         Failure("offset of 0.7 in the emission", level(phi=0.3), level(phi=0.3, offset=0.7)),
         Failure("counts: rate half of what it is", counts, level(law="counts", phi=0.3, sigma=0.3, offset=-np.log(2))),
         Failure("labels: wrong sign", labels, level(law="labels", phi=0.3, offset=-1.0)),
-        Failure("two modes and one normal law", twist),
+        Failure("two modes and one normal law", twist, settings=Settings(components=1)),
         Failure(
             "rate a thousand times too high, no fallback",
             level(law="counts", offset=1.0),

@@ -216,7 +216,14 @@ def test_particle_filters_agree_with_the_exact_gap():
     assert np.abs(off).max() < 4 * max(one.error for one in found)
     assert abs(off.mean()) < 3 * np.mean([one.error for one in found]) / 2
     part = particle_reference(p, wrong, anchor, ys[1:31], None, key=KEY)
-    assert part.rows == 30 and abs(part.gap) < 1, "rows that are not there have no say"
+    assert part.rows == 30 and abs(part.gap) < 1 and part.ess < 1, "rows that are not there have no say"
+    _, _, A, B, _, _ = p.dense()
+    far, path = (
+        anchor._replace(mean=anchor.mean + 4.0),
+        [B @ np.linalg.matrix_power(A, t + 1) @ np.full(2, 4.0) for t in range(64)],
+    )
+    elsewhere = particle_reference(p, right, far, ys[1:] + np.stack(path), None, key=KEY)
+    assert abs(elsewhere.gap) < 4 * elsewhere.error, "the filters start where the posterior is, far from the prior"
 
 
 def test_a_loss_against_particle_filters_is_doubted_with_the_remedy_that_fits():

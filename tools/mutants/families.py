@@ -21,7 +21,7 @@ MUTANTS = (
         "families/guided/family.py",
         "u, jnp.exp(self.log_inflation), part)",
         "u, jnp.exp(0 * self.log_inflation), part)",
-        (f"{SCORE_SLOPES}[closed]",),
+        (f"{FAMILY}::test_lambda_multiplies_the_noise",),
     ),
     Mutant(
         "a missing row has the score of the row before",
@@ -56,7 +56,7 @@ MUTANTS = (
         "families/guided/family.py",
         "weights = jnp.where(failed, log_weight, log_weight + each.log_mass)",
         "weights = log_weight",
-        (RECURSION,),
+        (f"{FAMILY}::test_cutting_where_the_transition_bends_helps",),
     ),
     Mutant(
         "the curvature of a transition adds no variance",

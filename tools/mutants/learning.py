@@ -281,6 +281,7 @@ MUTANTS = (
         "return vjp(gradient)[0]",
         "return eqx.filter(gradient, self.free)",
         (f"{LEARNING}::test_constraints_are_bijections",),
+        "the test that is named does not take a gradient; learning with constraints is tested by slow tests only",
     ),
     Mutant(
         "standard errors of the unconstrained parameters",

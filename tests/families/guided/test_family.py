@@ -5,6 +5,7 @@ it must equal is the recursion that matches moments, here by quadrature with tho
 from the exact filter is a property of the model, and stated where it matters.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +16,10 @@ import scipy.stats
 
 import backstream as bs
 from backstream.estimators import LogScore
-from backstream.families import Guided
+from backstream.families import Guided, GuidedMixture
 from backstream.families.backward import filter_states
 from backstream.families.guided import family
-from backstream.models import Growth, StateSpaceModel
+from backstream.models import Growth, LinearGaussian, StateSpaceModel
 from guided_reference import grid_filter, moment_matching
 from toys import Censored, Toy
 
@@ -324,3 +325,15 @@ def test_the_gradient_of_the_log_score_is_that_of_differences(kind, mix, toleran
         ends = [estimate(*(at + sign * step * np.eye(3)[i]))[0] for sign in (-1, 1)]
         expected.append((ends[1] - ends[0]) / (2 * step))
     assert np.abs(gradient - np.array(expected)).max() < tolerance * np.abs(expected).max(), (gradient, expected)
+
+
+def test_lambda_multiplies_the_noise():
+    """A missing row of a linear Gaussian model: the variance is a² v + e^λ Q, for one component and for several."""
+    one = jnp.ones(1)
+    p = LinearGaussian(0 * one, one, 0.8 * one, one, 0.5 * one, 0.7 * one)
+    for made in (Guided.from_model(p), GuidedMixture.from_model(p, components=2)):
+        q = eqx.tree_at(lambda q: q.log_inflation, made, jnp.asarray(0.7))
+        before = q.update(p, q.init(p), jnp.array([0.3]))
+        after = q.update(p, before, jnp.array([jnp.nan]))
+        expected = 0.64 * q.moments(before)[1] + np.exp(0.7) * 0.25
+        np.testing.assert_allclose(q.moments(after)[1], expected, rtol=1e-6)
