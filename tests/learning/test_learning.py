@@ -117,8 +117,9 @@ def test_settings_choose_family_and_gradient():
     assert isinstance(built(level, method="recursion", particles=4)[1], RecursiveScore)
     assert isinstance(built(level, family="conjugate", width=4)[0], Conjugate)
     assert isinstance(built(level, family="recurrent", width=4)[1], FixedLag)
-    many = ChaoticRNN.random(9, key=KEY)
-    assert gradient_method(Settings(learn_model=True), many) == "window", "81 derivatives are too many to carry forward"
+    many, few = ChaoticRNN.random(17, key=KEY), ChaoticRNN.random(15, key=KEY)
+    assert gradient_method(Settings(learn_model=True), many) == "window", "too many derivatives to carry forward"
+    assert gradient_method(Settings(learn_model=True), few) == "log-score"
     for wrong, sentence in (
         ({"family": "conjugate", "method": "log-score"}, "has no log score"),
         ({"learn": False, "learn_model": True}, "cannot be found without learning"),

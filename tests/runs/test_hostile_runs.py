@@ -229,7 +229,7 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def opens_a_run(command):
-    return any(parameter.metavar == "RUN" or parameter.name == "resume" for parameter in command.params)
+    return any(parameter.metavar == "RUN" or "--resume" in parameter.opts for parameter in command.params)
 
 
 def arguments(command, run):
@@ -237,7 +237,7 @@ def arguments(command, run):
     values = {"RUN": run, "SOURCE": run.parent / "obs.csv", "MODEL": "chaotic-rnn"}
     given = []
     for parameter in command.params:
-        if parameter.name == "resume":
+        if "--resume" in parameter.opts:
             given += ["--resume", "--out", run]
         elif parameter.required or (command.name == "evaluate" and parameter.name == "states"):
             value = values.get(parameter.metavar, run.parent / "obs.csv")

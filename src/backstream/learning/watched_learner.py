@@ -66,7 +66,11 @@ class WatchedLearner(eqx.Module):
 
         def begun():
             state = blank_state(self.learner, q, jax.tree.map(lambda leaf: leaf[0], inputs), key)
-            return state, self.monitor.begin(state), jax.tree.map(lambda leaf: leaf[0], blank_infos(1, q, dtype_of(q)))
+            return (
+                state,
+                Watch.begin(state.result_state()),
+                jax.tree.map(lambda leaf: leaf[0], blank_infos(1, q, dtype_of(q))),
+            )
 
         state, watch, info = eqx.filter_eval_shape(begun)
         return WatchedState(state, watch, self._window(ys, inputs, info))

@@ -140,13 +140,13 @@ def log_density(name: str, law: Law, value: Array) -> Array:
 # ---- moments ---------------------------------------------------------------------------------------------------------
 def mean_of(law: Law) -> Float[Array, " n"]:
     """The mean of each entry. That of an angle is not wrapped: a state that turns goes on past π."""
-    mean = columns_of(law).loc if _is_angle(law) else law.mean
+    mean = columns_of(law).loc if is_angle(law) else law.mean
     return jnp.broadcast_to(jnp.asarray(mean), law.event_shape)
 
 
 def variance_of(law: Law) -> Float[Array, " n"]:
     """The variance of each entry. Of an angle, too: numpyro's is the circular one, half as large for a narrow law."""
-    variance = _angle_variance(jnp.asarray(columns_of(law).concentration)) if _is_angle(law) else law.variance
+    variance = _angle_variance(jnp.asarray(columns_of(law).concentration)) if is_angle(law) else law.variance
     return jnp.broadcast_to(jnp.asarray(variance), law.event_shape)
 
 
@@ -159,7 +159,7 @@ def covariance_of(law: Law) -> Float[Array, "n n"]:
     return cov
 
 
-def _is_angle(law: Law) -> bool:
+def is_angle(law: Law) -> bool:
     return factorises(law) and isinstance(columns_of(law), dist.VonMises)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backstream.models.laws import Law, columns_of, factorises, is_normal
+from backstream.models.laws import Law, columns_of, factorises, is_angle, is_normal
 
 from .constants import Constant
 from .laws import state_moments
@@ -36,6 +36,8 @@ def find_noise(law_at: Callable[[jax.Array], Law], states: jax.Array, known: boo
 
 def _fitted(law_at, states, known: bool, dtype) -> Noise:
     one, d = Noise(known), states.shape[1]
+    if is_angle(law_at(states[0])):  # its density repeats along the line
+        return one
     count = next((count for count in COUNTS if count**d <= MOST_PARTS), None)
     if count is None or not (factorises(law_at(states[0])) or d == 1):
         return one
