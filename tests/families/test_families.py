@@ -245,6 +245,9 @@ def test_conjugate_adds_the_networks_natural_parameter():
     A = np.asarray(q.dynamics.A)
     np.testing.assert_allclose(mean, A * before, rtol=1e-10)
     np.testing.assert_allclose(cov, A[:, None] * spread * A + 0.01 * np.eye(2), rtol=1e-10, atol=1e-15)
+    # The second row adds to a prediction whose mean is not zero.
+    second = q.marginal(q.update(p, state, y))
+    np.testing.assert_allclose(second.eta1, np.linalg.solve(cov, mean) + out[:2], rtol=1e-9)
 
 
 def silence(q):

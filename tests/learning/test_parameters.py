@@ -52,6 +52,19 @@ def test_numbers_behind_a_bijection_are_known():
     assert (some.mu, some.phi, some.sigma) == (0, None, 1)
 
 
+def test_gradients_and_errors_go_through_the_bijections():
+    """σ = e^s: a gradient in σ becomes σ times it, and a standard error of s becomes σ times it; μ is as it is."""
+    one = jnp.ones(1)
+    p = StochasticVolatility(mu=0 * one, phi=0.9 * one, sigma=0.2 * one)
+    parameters = ModelParameters(p, free_parameters(p, ("mu", "sigma")))
+    raw = parameters.unconstrained()
+    gradient = eqx.tree_at(lambda p: (p.mu, p.phi, p.sigma), p, (3.0 * one, 5.0 * one, 7.0 * one))
+    pulled = parameters.pull(raw, gradient)
+    np.testing.assert_allclose([*pulled.mu, *pulled.sigma], [3.0, 0.2 * 7.0], rtol=1e-12)
+    assert pulled.phi is None
+    np.testing.assert_allclose(parameters.errors(raw, jnp.diag(jnp.array([4.0, 9.0]))), [2.0, 0.2 * 3.0], rtol=1e-12)
+
+
 def test_parameters_are_chosen_by_name():
     """Only what is named moves, and has derivatives; what cannot be learned is refused by name."""
     p = Mixed(jnp.full((1, 2), 0.5), jnp.array(0.3))

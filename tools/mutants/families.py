@@ -154,7 +154,7 @@ MUTANTS = (
         "families/guided/mixture.py",
         "inflation, noise = jnp.exp(self.log_inflation), self",
         "inflation, noise = jnp.exp(0 * self.log_inflation), self",
-        (f"{SEVERAL}::test_the_log_score_has_the_derivative_of_the_likelihood",),
+        (f"{FAMILY}::test_lambda_multiplies_the_noise",),
     ),
     Mutant(
         "the log mass lacks the spread of a column",

@@ -280,15 +280,14 @@ MUTANTS = (
         "learning/parameters.py",
         "return vjp(gradient)[0]",
         "return eqx.filter(gradient, self.free)",
-        (f"{LEARNING}::test_constraints_are_bijections",),
-        "the test that is named does not take a gradient; learning with constraints is tested by slow tests only",
+        (f"{PARAMETERS}::test_gradients_and_errors_go_through_the_bijections",),
     ),
     Mutant(
         "standard errors of the unconstrained parameters",
         "learning/parameters.py",
         'return jnp.sqrt(jnp.einsum("ij,jk,ik->i", slope, covariance, slope))',
         "return jnp.sqrt(jnp.diagonal(covariance))",
-        (PARAMETERS,),
+        (f"{PARAMETERS}::test_gradients_and_errors_go_through_the_bijections",),
     ),
     Mutant(
         "several components are never needed",
