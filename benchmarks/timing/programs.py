@@ -64,7 +64,7 @@ def streamed(estimator, p, q, steps: int) -> Program:
 
         def step(carry, scanned):
             t, y = scanned
-            carry, estimate = estimator.later(p, q, carry, y, None, jax.random.fold_in(KEY, t))
+            carry, estimate = estimator.step(p, q, carry, y, key=jax.random.fold_in(KEY, t))
             return carry, flatten(estimate.increment.gradient)[0].sum()
 
         return jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))[1]

@@ -1,5 +1,7 @@
 """The laws that a model returns: single numbers, integers, missing columns, angles, supports."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -260,3 +262,31 @@ def test_a_law_has_its_parameters_in_one_order_in_all_processes(monkeypatch, fie
     assert [float(value) for value in values] == [1.0, 2.0]
     again = rebuilt([3.0, 4.0])
     assert (again.loc, again.scale) == (3.0, 4.0)
+
+
+@pytest.mark.parametrize("columns", [1, 5], ids=["grids", "regressed"])
+def test_a_row_is_one_program_in_all_processes(monkeypatch, columns):
+    """A run is continued by another process, bit for bit: so both must compile the same operations in the same order,
+    whichever order numpyro's leaves have there."""
+
+    class Outliers(StateSpaceModel):
+        def prior(self, u=None):
+            return dist.Normal(jnp.zeros(columns), 1.0).to_event(1)
+
+        def transition(self, x, u=None):
+            return dist.Normal(0.9 * x, 0.1).to_event(1)
+
+        def emission(self, x, u=None):
+            A = jax.random.normal(jax.random.key(0), (5, 5))
+            mixed = A @ jnp.tanh(A @ x) if columns == 5 else x
+            return dist.StudentT(3.0, mixed, jnp.full(columns, 0.3)).to_event(1)
+
+    p = Outliers()
+    fields, programs = dist.StudentT.gather_pytree_data_fields(), []
+    for order in (fields, fields[::-1]):
+        monkeypatch.setattr(dist.StudentT, "gather_pytree_data_fields", classmethod(lambda cls, order=order: order))
+        q = Guided.from_model(p)
+        text = str(jax.make_jaxpr(lambda state, y, q=q: q.update(p, state, y))(q.init(p), jnp.zeros(columns)))
+        programs.append(re.sub(r"0x[0-9a-f]+", "", text))
+    assert type(q.plan.update).__name__ == ("Propagated" if columns == 1 else "Regressed")
+    assert programs[0] == programs[1]

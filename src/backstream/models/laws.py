@@ -54,20 +54,34 @@ def is_normal(law: Law) -> bool:
     return isinstance(columns_of(law) if factorises(law) else law, (dist.Normal, dist.Delta, *NORMALS))
 
 
-def parameters_of(law: Law) -> tuple[list[Any], Callable[[list[Any]], Law]]:
-    """The parameters of a law in the order of their names, and what makes such a law of others.
+class ByName(eqx.Module):
+    """A law whose leaves are in the order of their names.
 
-    The order of JAX's leaves will not do: numpyro keeps the names in a set, so that it differs from process to process.
+    JAX's own order will not do: numpyro keeps the names in a set, so that it differs from process to process. With it
+    differ the program that XLA compiles for what is given such a law, and the last bits of what comes of it.
     """
-    leaves, tree = jax.tree.flatten(law)
-    names = _names_of_leaves(law)
-    order = sorted(range(len(leaves)), key=names.__getitem__)
 
-    def rebuilt(values: list[Any]) -> Law:
-        placed = dict(zip(order, values, strict=True))
-        return jax.tree.unflatten(tree, [placed[i] for i in range(len(leaves))])
+    values: list[Any]
+    order: tuple[int, ...] = eqx.field(static=True)
+    tree: Any = eqx.field(static=True)
 
-    return [leaves[i] for i in order], rebuilt
+    @classmethod
+    def of(cls, law: Law) -> "ByName":
+        leaves, tree = jax.tree.flatten(law)
+        names = _names_of_leaves(law)
+        order = tuple(sorted(range(len(leaves)), key=names.__getitem__))
+        return cls([leaves[i] for i in order], order, tree)
+
+    @property
+    def law(self) -> Law:
+        placed = dict(zip(self.order, self.values, strict=True))
+        return jax.tree.unflatten(self.tree, [placed[i] for i in range(len(placed))])
+
+
+def parameters_of(law: Law) -> tuple[list[Any], Callable[[list[Any]], Law]]:
+    """The parameters of a law in the order of their names, and what makes such a law of others."""
+    named = ByName.of(law)
+    return named.values, lambda values: ByName(list(values), named.order, named.tree).law
 
 
 def _names_of_leaves(value: Any) -> list[tuple[str, ...]]:

@@ -15,7 +15,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from backstream.models.base import Inputs, StateSpaceModel, emission_law
-from backstream.models.laws import NORMALS, Law, columns_of, seen_factor
+from backstream.models.laws import NORMALS, ByName, Law, columns_of, seen_factor
 
 from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted, condition
@@ -146,15 +146,15 @@ class AffineDensity(eqx.Module):
 
     predictors: Predictors
     groups: Groups
-    law: Law
+    emission: ByName
     row: Row
     centre: Float[Array, "c p"]
     slope: Float[Array, "c p r"]
 
     def __call__(self, s: Float[Array, "j n r"], lift: Lift) -> Float[Array, "j n"]:
         moved = jnp.einsum("cpr,cnr->cnp", self.slope, s[self.groups.owner])
-        values = self.centre[:, None] + moved
-        terms = jax.vmap(lambda at: self.predictors.log_prob(self.law, at, self.row), 1, 1)(values)
+        values, law = self.centre[:, None] + moved, self.emission.law
+        terms = jax.vmap(lambda at: self.predictors.log_prob(law, at, self.row), 1, 1)(values)
         members = self.groups.members.value
         if np.array_equal(members, np.eye(len(members))):
             return terms
@@ -220,8 +220,8 @@ class Propagated(Update):
         centre, slopes = predicted.along(lambda x: read.of(emission_law(p, x, u)).astype(x.dtype))
         directions = self.groups.spanned(slopes)
         slope = jnp.einsum("cpd,crd->cpr", slopes, directions[self.groups.owner])
-        law = emission_law(p, predicted.mean, u)
-        return directions, AffineDensity(read, self.groups, law, row, centre, slope)
+        emission = ByName.of(emission_law(p, predicted.mean, u))
+        return directions, AffineDensity(read, self.groups, emission, row, centre, slope)
 
 
 class Products(eqx.Module):

@@ -12,6 +12,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from backstream.models.base import emission_law
+from backstream.models.laws import ByName
 
 from . import small_matrices as small
 from .closed_forms import LOG_2PI, Tilted, condition
@@ -133,7 +134,7 @@ class Regressed(Update):
 
     def __call__(self, p, row, u, predicted):
         d, dtype = len(predicted.mean), predicted.mean.dtype
-        law = emission_law(p, predicted.mean, u)
+        emission = ByName.of(emission_law(p, predicted.mean, u))
 
         def linearise(at):
             line = regress(lambda z: self.predictors.of(emission_law(p, predicted.at(z), u)).astype(dtype), at)
@@ -141,7 +142,7 @@ class Regressed(Update):
             size = jnp.where(jnp.isfinite(size) & (size > 0), size, 1.0)
             directions = jnp.moveaxis(jnp.concatenate([line.slope, line.rest]) / size, 0, -1)
             directions = jnp.where(jnp.isfinite(directions), directions, 0.0)
-            density = jax.tree_util.Partial(_along_predictors, self.predictors, law, row, line.centre, size)
+            density = jax.tree_util.Partial(_along_predictors, self.predictors, emission, row, line.centre, size)
             return _first(propagate(density, directions), d)
 
         return relinearise(
@@ -149,8 +150,8 @@ class Regressed(Update):
         )
 
 
-def _along_predictors(predictors: Predictors, law, row, centre, size, s, lift):
-    values = centre[:, None] + size[:, None] * s
+def _along_predictors(predictors: Predictors, emission: ByName, row, centre, size, s, lift):
+    values, law = centre[:, None] + size[:, None] * s, emission.law
     return jax.vmap(lambda at: predictors.log_prob(law, at, row), 1, 1)(values)
 
 
