@@ -50,6 +50,7 @@ MOST_MAPPINGS = 20_000
 
 ROOT = Path(__file__).parents[1]
 OURS = {
+    ".cache",
     ".coverage",
     ".hypothesis",
     ".import_linter_cache",

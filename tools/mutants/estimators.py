@@ -212,8 +212,8 @@ MUTANTS = (
     Mutant(
         "the log score's gradient forgets the past",
         "estimators/log_score.py",
-        "jax.vmap(along, (0, 1), (1, 0))(eye, carry.sensitivity)",
-        "jax.vmap(along, (0, 1), (1, 0))(eye, 0 * carry.sensitivity)",
+        "jax.vmap(along, (0, 1), (None, 1, None))(eye, carry.sensitivity)",
+        "jax.vmap(along, (0, 1), (None, 1, None))(eye, 0 * carry.sensitivity)",
         (f"{SCORE_SLOPES}[closed]",),
     ),
     Mutant(
