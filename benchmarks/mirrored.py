@@ -20,8 +20,8 @@ SENSORS = np.array([-3.0, 3.0])
 
 
 class Walk(StateSpaceModel):
-    """A random walk seen as its absolute value: the setting of the Wasserstein flow filter, but for a start off zero.
-    With a start around zero the exact mean is zero for ever, and tells nothing."""
+    """A random walk seen as its absolute value: the setting of the Wasserstein flow filter, except that the walk
+    does not start at zero. If it did, the exact mean would be zero at every row, and its errors would say nothing."""
 
     def prior(self, u=None):
         return dist.Normal(jnp.ones(1), 1.0).to_event(1)

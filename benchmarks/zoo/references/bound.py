@@ -1,8 +1,8 @@
-"""Errors that no filter or smoother of the paper's networks falls below: each unit by a filter that is told the others.
+"""A lower bound on the errors of any filter or smoother of the paper's networks.
 
-A filter of unit i that reads its observations and is told the true path of all other units knows more than any method
-that reads the observations. Its mean squared error is therefore, in expectation, at most that of the exact posterior
-mean. With one unit left it is computed on a grid, and exactly so.
+For each unit, a filter reads the observations and also knows the true paths of all other units. It has more information
+than any method that only reads the observations. So its expected squared error is at most that of the exact posterior
+mean. Only one unit is unknown, so it can be computed exactly, on a grid.
 """
 
 import numpy as np
