@@ -133,6 +133,41 @@ def test_what_cannot_be_parts_is_one():
     assert find(lambda x: dist.StudentT(3.0, x, 0.3).to_event(1), 20) == Noise(True)
 
 
+class Pair(Toy):
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+
+
+@pytest.mark.parametrize(
+    ("law", "straight", "when_bent"),
+    [(lambda m: dist.StudentT(3.0, m, 0.3).to_event(1), 16, 4), (lambda m: dist.Laplace(m, 0.3).to_event(1), 16, 4)],
+)
+def test_a_transition_that_bends_has_few_parts(law, straight, when_bent):
+    """Each of seven pieces of each component is moved by all of them."""
+
+    def emit(x, u):
+        return dist.Normal(x, 0.5).to_event(1)
+
+    counts = [
+        bs.Guided.from_model(Pair(emit, move)).plan.transition.noise.count
+        for move in (lambda x, u: law(0.9 * x), lambda x, u: law(jnp.sin(x)))
+    ]
+    assert counts == [straight, when_bent]
+
+
+def test_fitted_parts_of_many_coordinates_leave_their_main_part_one_at_a_time():
+    def make(x):
+        return dist.Laplace(x, 0.4).to_event(1)
+
+    noise = find_noise(make, jnp.eye(3, 6), True, jnp.result_type(float))
+    parts = noise.parts(make(jnp.arange(6.0)), jnp.result_type(float))
+    assert noise.count == len(parts.log_weight) == 8
+    weight = np.exp(parts.log_weight)
+    apart = parts.mean - np.arange(6.0)
+    np.testing.assert_allclose(weight @ apart, 0.0, atol=1e-4)
+    np.testing.assert_allclose(weight @ (parts.cov + apart**2), 2 * 0.4**2, rtol=1e-3)
+
+
 def test_the_first_rows_are_exact():
     """Jumps, seen with normal noise: a mixture of two Kalman updates. Moments of both states, and the log score."""
     p = Toy(lambda x, u: dist.Normal(x, 0.5).to_event(1), jumps)
@@ -156,6 +191,10 @@ def student(x, u):
     return dist.StudentT(3.0, x, 0.3).to_event(1)
 
 
+def outliers(x, u):
+    return dist.MixtureSameFamily(CHOICE, dist.Normal(x[:, None], jnp.array([0.5, 4.0]))).to_event(1)
+
+
 def bent(x, u):
     return student(x + 0.3 * jnp.sin(2 * x), u)
 
@@ -166,6 +205,7 @@ def bent(x, u):
         (student, lambda x, u: dist.Normal(x, 0.5).to_event(1), 1),
         (jumps, lambda x, u: dist.Normal(x, 0.5).to_event(1), 4),
         (bent, lambda x, u: dist.Normal(x, 0.5).to_event(1), 1),
+        (lambda x, u: dist.Normal(0.95 * x, 0.3).to_event(1), outliers, 1),
     ],
 )
 def test_filter_and_smoother_are_near_a_dense_grid(move, emit, components):

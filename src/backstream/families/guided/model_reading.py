@@ -28,7 +28,7 @@ from backstream.models.laws import (
 from backstream.models.unconstrained import bounds_of
 
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
-from .noise import Noise
+from .noise import MOST_PARTS, Noise
 from .noise_fit import find_noise
 from .sampled import Sampled
 
@@ -47,6 +47,8 @@ class Start(NamedTuple):
     """Standard deviations of prior and noise together, by which states are measured; one where both are zero."""
     prior: Noise
     """How the prior is read."""
+    near: np.ndarray
+    """States around the prior mean, which is the first."""
     noise: Noise
     """How the transition is."""
     law: Law
@@ -177,8 +179,13 @@ def _start(p: StateSpaceModel, u: Inputs, nearby: Inputs, dtype) -> Start:
 
     shown = bool(_computed(lambda near: jnp.stack([readable(x) for x in near]), near[:2]).all())
     read_prior = find_noise(lambda x: prior, jnp.asarray(near[:1]), prior_known, dtype)
-    read_moves = find_noise(lambda x: transition_law(p, x, u), jnp.asarray(near[:3]), moves_known, dtype)
-    return Start(mean, scale, read_prior, read_moves, law, shown, fill, normal)
+    read_moves = read_noise(p, u, near, moves_known, MOST_PARTS)
+    return Start(mean, scale, read_prior, near, read_moves, law, shown, fill, normal)
+
+
+def read_noise(p: StateSpaceModel, u: Inputs, near: np.ndarray, known: bool, most: int) -> Noise:
+    """How the transition's law is read, in at most so many parts."""
+    return find_noise(lambda x: transition_law(p, x, u), jnp.asarray(near[:3]), known, near.dtype, most)
 
 
 def _drawn(p: StateSpaceModel, near: np.ndarray, u: Inputs) -> np.ndarray:

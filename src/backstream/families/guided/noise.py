@@ -28,6 +28,11 @@ LEAST_LEFT = 1e-6
 MIXTURES = dist.MixtureSameFamily, dist.MixtureGeneral
 
 
+def one_at_a_time(d: int) -> int:
+    """The number of parts of d coordinates of which at most one is outside its main part, with one for all others."""
+    return d + 2
+
+
 class Parts(NamedTuple):
     """Σ_m exp(log_weight_m) N(mean_m, cov_m)."""
 
@@ -50,14 +55,14 @@ class Columns(NamedTuple):
     mean: Float[Array, "m d"]
     variance: Float[Array, "m d"]
 
-    def combined(self) -> Parts | None:
-        """All combinations of them; where these are too many, those with at most one coordinate outside its main part,
-        and one part for all others. None where there are too many of these, too."""
+    def combined(self, most: int) -> Parts | None:
+        """All combinations of them; where these are more than `most`, those with at most one coordinate outside its
+        main part, and one part for all others. None where these are more than `MOST_PARTS`."""
         count, d = self.log_weight.shape
-        if count**d <= MOST_PARTS:
+        if count**d <= most:
             which = np.stack(np.meshgrid(*[np.arange(count)] * d, indexing="ij"), -1).reshape(-1, d)
             return self._chosen(which)
-        return self._in_two()._one_at_a_time() if d + 2 <= MOST_PARTS else None
+        return self._in_two()._one_at_a_time() if one_at_a_time(d) <= MOST_PARTS else None
 
     def _chosen(self, which: np.ndarray) -> Parts:
         log_weight, mean, variance = (leaf[which, np.arange(which.shape[1])] for leaf in self)
@@ -96,6 +101,8 @@ class Noise(NamedTuple):
     """How many parts it has."""
     shape: Constant | None = None
     """[3, n]: weights, means and variances of the parts of a standardised coordinate, where they come from a fit."""
+    most: int = MOST_PARTS
+    """How many parts the coordinates may have together, if a user has not written them as a mixture."""
 
     @property
     def differentiable(self) -> bool:
@@ -106,7 +113,7 @@ class Noise(NamedTuple):
         if self.count == 1:
             mean, cov = state_moments(law, self.known, dtype)
             return Parts(jnp.zeros(1, dtype), mean[None], cov[None])
-        found = known_parts(law) if self.shape is None else self._fitted(law, self.shape.value, dtype)
+        found = known_parts(law, self.most) if self.shape is None else self._fitted(law, self.shape.value, dtype)
         assert found is not None
         return Parts(*(leaf.astype(dtype) for leaf in found))
 
@@ -116,19 +123,19 @@ class Noise(NamedTuple):
         own_variance = own.cov if own.cov.ndim == 1 else jnp.diagonal(own.cov)
         one = jnp.ones_like(own.mean)
         columns = Columns(jnp.log(weight) * one, own.mean + mean * jnp.sqrt(own_variance), variance * own_variance)
-        parts = columns.combined()
+        parts = columns.combined(self.most)
         assert parts is not None
         return parts
 
 
-def known_parts(law: Law) -> Parts | None:
+def known_parts(law: Law, most: int = MOST_PARTS) -> Parts | None:
     """The parts of a mixture or of a Student-t law of vectors; None for laws of another kind, or of too many parts."""
     if is_normal(law):
         return None
     d = law.event_shape[0]
     if factorises(law):
-        columns = _columns(columns_of(law), d)
-        return None if columns is None else columns.combined()
+        columns = _columns(columns_of(law), d, most)
+        return None if columns is None else columns.combined(most)
     if isinstance(law, dist.MultivariateStudentT):
         log_weight, scale = _student_scales(jnp.asarray(law.df), max(SCALES))
         loc, tril = jnp.asarray(law.loc), jnp.asarray(law.scale_tril)
@@ -139,10 +146,10 @@ def known_parts(law: Law) -> Parts | None:
     return None
 
 
-def _columns(base: Law, d: int) -> Columns | None:
+def _columns(base: Law, d: int, most: int) -> Columns | None:
     """Of d coordinates whose laws are of one kind."""
     if isinstance(base, dist.StudentT | dist.Cauchy):
-        count = next((count for count in SCALES if count**d <= MOST_PARTS), 2)
+        count = next((count for count in SCALES if count**d <= most), 2)
         df = jnp.asarray(base.df if isinstance(base, dist.StudentT) else 1.0)
         loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
         log_weight, scales = _student_scales(jnp.broadcast_to(df, (d,)), count)

@@ -10,7 +10,7 @@ from backstream.models.laws import Law, columns_of, factorises, is_angle, is_nor
 
 from .constants import Constant
 from .laws import state_moments
-from .noise import MOST_PARTS, Noise, known_parts
+from .noise import MOST_PARTS, Noise, known_parts, one_at_a_time
 
 NODES = 2001
 FARTHEST = 60.0
@@ -22,24 +22,25 @@ SAME_SHAPE = 1e-2
 COUNTS = 4, 3, 2
 
 
-def find_noise(law_at: Callable[[jax.Array], Law], states: jax.Array, known: bool, dtype) -> Noise:
+def find_noise(law_at: Callable[[jax.Array], Law], states: jax.Array, known: bool, dtype, most: int = MOST_PARTS) -> Noise:
     """How the law at a state is read. `states` are a few near the prior mean, the first of them the prior mean."""
     law, one = law_at(states[0]), Noise(known)
     if is_normal(law):
         return one
-    parts = known_parts(law)
+    parts = known_parts(law, most)
     if parts is not None:
         finite = all(bool(jnp.isfinite(leaf).all()) for leaf in parts[1:])
-        return Noise(known, len(parts.log_weight)) if finite else one
-    return _fitted(law_at, states, known, dtype)
+        return Noise(known, len(parts.log_weight), most=most) if finite else one
+    return _fitted(law_at, states, known, dtype, most)
 
 
-def _fitted(law_at, states, known: bool, dtype) -> Noise:
+def _fitted(law_at, states, known: bool, dtype, most: int) -> Noise:
     one, d = Noise(known), states.shape[1]
     if is_angle(law_at(states[0])):  # its density repeats along the line
         return one
-    count = next((count for count in COUNTS if count**d <= MOST_PARTS), None)
-    if count is None or not (factorises(law_at(states[0])) or d == 1):
+    count = next((count for count in COUNTS if count**d <= most), COUNTS[-1])
+    number = count**d if count**d <= most else one_at_a_time(d)
+    if number > MOST_PARTS or not (factorises(law_at(states[0])) or d == 1):
         return one
     z = FARTHEST * np.sinh(np.linspace(-6, 6, NODES)) / np.sinh(6)
     try:
@@ -52,7 +53,7 @@ def _fitted(law_at, states, known: bool, dtype) -> Noise:
     log_density = shapes[:, 0]
     if not same or not np.isfinite(log_density[near]).all():
         return one
-    return Noise(known, count**d, Constant(fit_parts(z, log_density, count)))
+    return Noise(known, number, Constant(fit_parts(z, log_density, count)), most)
 
 
 def _standardised(law: Law, z: np.ndarray, known: bool, dtype) -> np.ndarray:

@@ -11,7 +11,7 @@ from backstream.models.laws import NORMALS, Law, columns_of, parameters_of
 
 from .constants import Constant
 from .groups import find_groups
-from .model_reading import Reading, read_model
+from .model_reading import Reading, read_model, read_noise
 from .noise import Noise
 from .prediction import Transition
 from .predictors import Predictors, find_predictors
@@ -61,6 +61,8 @@ def make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
         reading = read_model(p, u, dtype, tolerance)
         start = reading.start
         transition = Transition(_is_affine(reading, tolerance), start.noise)
+        if not transition.affine and start.noise.count > FEW_PARTS:  # each of many pieces is moved by all parts
+            transition = Transition(False, read_noise(p, u, start.near, start.noise.known, FEW_PARTS))
         update = _choose_update(reading, tolerance)
         sizes = len(start.mean), len(start.fill)
         return Plan(*sizes, transition, start.prior, update, Constant(start.fill), start.normal)
@@ -84,7 +86,7 @@ def _choose_update(reading: Reading, tolerance: float) -> Update:
     elif isinstance(law, dist.MultivariateStudentT):
         student = not any(parameter.varies() for parameter in reading.parameters[1:])
     elif reading.start.readable:
-        parameters = _of_columns(reading.parameters, len(reading.start.fill))
+        parameters = _of_columns(law, reading.parameters)
         found = None if parameters is None else find_predictors(law, parameters, tolerance)
         if found is not None:
             predictors, affine = found
@@ -111,16 +113,19 @@ def _choose_update(reading: Reading, tolerance: float) -> Update:
     return Joint()
 
 
-def _of_columns(parameters: list[Sampled], columns: int) -> list[Sampled | None] | None:
+def _of_columns(law: Law, parameters: list[Sampled]) -> list[Sampled | None] | None:
     """Parameters with one entry for each column, None for one that never varies.
 
-    Where one that varies has neither an entry for each column nor one for all (the logits of labels), the law cannot be
-    read column by column, and there is no list.
+    Where one that varies has neither an entry for each column nor one for all (the logits of labels, the locations of
+    the parts of a mixture), the law cannot be read column by column, and there is no list.
     """
-    varying = [parameter if parameter.varies() else None for parameter in parameters]
-    if any(one is not None and one.values.shape[2] not in (1, columns) for one in varying):
+    (columns,), shapes = law.event_shape, map(jnp.shape, parameters_of(columns_of(law))[0])
+    varying = [
+        (parameter if parameter.varies() else None, shape) for parameter, shape in zip(parameters, shapes, strict=True)
+    ]
+    if any(one is not None and shape not in ((), (1,), (columns,)) for one, shape in varying):
         return None
-    return [None if one is None else one.repeated(columns) for one in varying]
+    return [None if one is None else one.repeated(columns) for one, _ in varying]
 
 
 def _only_location(law: Law, predictors: Predictors) -> bool:
