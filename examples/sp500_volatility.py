@@ -71,7 +71,7 @@ def main(quick: bool, picture: Path) -> None:
     agreement = np.corrcoef(np.log(ours[last]), np.log(theirs[last]))[0, 1]
     print(f"The two volatility paths have correlation {agreement:.3f} (in logarithms).")
     half_life = np.log(0.5) / np.log(float(p.phi[0]))
-    width = np.exp(np.median(smoothed.std()[:, 0]) / 2)
+    width = np.exp(np.median(smoothed.std[:, 0]) / 2)
     print(f"What to take from it: a shock to volatility is half gone after {half_life:.0f} trading days, and even with")
     print(f"hindsight a day's volatility is known only up to a factor of {width:.2f} (one standard deviation).")
     print("GARCH gives one number for the same day, and no such factor.")

@@ -123,10 +123,10 @@ def test_kernels_that_are_not_affine():
 
     smoothed = posterior.smooth(p, q, ys, num_trajectories=20_000, key=jax.random.key(0))
     expected = jax.jit(lambda: jnp.stack([mean_of(s, 2) for s in range(3)]))()
-    assert np.all(np.abs(smoothed.mean - expected) < 3.5 * smoothed.std() / np.sqrt(20_000))
+    assert np.all(np.abs(smoothed.mean - expected) < 3.5 * smoothed.std / np.sqrt(20_000))
     one_step = posterior.one_step_smooth(p, q, ys, num_samples=20_000, key=jax.random.key(0))
     expected = jax.jit(lambda: jnp.stack([mean_of(t - 1, t) for t in (1, 2)]))()
-    assert np.all(np.abs(one_step.mean - expected) < 3.5 * one_step.std() / np.sqrt(20_000))
+    assert np.all(np.abs(one_step.mean - expected) < 3.5 * one_step.std / np.sqrt(20_000))
     for function in (posterior.smooth, posterior.one_step_smooth):
         with pytest.raises(ValueError, match=f"Recurrent are not affine, so {function.__name__} draws samples"):
             function(p, q, ys)
@@ -163,8 +163,8 @@ def test_forecasts_have_the_moments_of_the_model():
     B, R = (np.kron(np.eye(3), np.asarray(m)) for m in (p.dense().B, p.dense().R))
     assert_moments(ahead.states.values, mean, cov)
     assert_moments(ahead.observations.values, B @ mean, B @ cov @ B.T + R)
-    np.testing.assert_allclose(ahead.states.mean(), ahead.states.values.mean(0))
-    np.testing.assert_allclose(ahead.observations.std(), ahead.observations.values.std(0))
+    np.testing.assert_allclose(ahead.states.mean, ahead.states.values.mean(0))
+    np.testing.assert_allclose(ahead.observations.std, ahead.observations.values.std(0))
     lower, upper = ahead.observations.interval(0.8)
     between = (lower < ahead.observations.values) & (ahead.observations.values < upper)
     np.testing.assert_allclose(between.mean(0), 0.8, atol=1e-3)

@@ -11,7 +11,7 @@ Observations and inputs may be NumPy arrays. NaN is a missing value; an infinity
 >>> lower.shape
 (50, 2)
 >>> ahead = forecast(p, filter(p, q, ys), horizon=5, key=jax.random.key(2))
->>> ahead.observations.mean().shape
+>>> ahead.observations.mean.shape
 (5, 3)
 """
 

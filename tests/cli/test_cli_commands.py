@@ -155,7 +155,7 @@ def test_python_does_the_same_job(tmp_path):
     opened = backstream.Run(tmp_path / "run", model)
     smoothed = opened.smooth(ys)
     np.testing.assert_array_equal(smoothed.to_arrow()["mean_0"], np.asarray(smoothed.mean)[:, 0])
-    np.testing.assert_array_equal(smoothed.to_pandas()["std_0"], np.asarray(smoothed.std())[:, 0])
+    np.testing.assert_array_equal(smoothed.to_pandas()["std_0"], np.asarray(smoothed.std)[:, 0])
     frame = pandas.DataFrame({"at": np.arange(60), "y": ys[:, 0]})
     columns = backstream.Columns(observed=("y",), time="at")
     same = backstream.learn(model, frame, out=tmp_path / "frame", columns=columns, **options)

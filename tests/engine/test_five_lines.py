@@ -53,7 +53,7 @@ def test_a_result_in_memory_has_the_filter_of_the_model(result, data):
     q = Guided.from_model(MODEL, us[0])
     expected = bs.filter(MODEL, q, ys, us)
     np.testing.assert_allclose(result.filtered.mean, expected.mean, rtol=1e-6)
-    np.testing.assert_allclose(result.filtered.std, expected.std(), rtol=1e-6)
+    np.testing.assert_allclose(result.filtered.std, expected.std, rtol=1e-6)
     np.testing.assert_allclose(result.filter(ys, inputs=us).mean, expected.mean, rtol=1e-6)
     np.testing.assert_allclose(result.smooth(ys, inputs=us).mean, bs.smooth(MODEL, q, ys, us).mean, rtol=1e-6)
     assert result.forecast(4, inputs=us[:4]).observations.values.shape == (1000, 4, 1)
@@ -154,7 +154,7 @@ def test_a_tracker_is_the_filter_row_by_row(data):
                 law = dist.Normal(mean[0], float(np.sqrt(var[0, 0] + 0.09)))
                 assert told.log_score == pytest.approx(float(law.log_prob(y[0])), abs=1e-6)
     assert scores[7] == 0.0 and tracker.rows == 20
-    assert tracker.forecast(3, inputs=us[:3]).states.mean().shape == (3, 1)
+    assert tracker.forecast(3, inputs=us[:3]).states.mean.shape == (3, 1)
     with pytest.raises(ValueError, match="row 20"):
         tracker.update(np.inf, us[0])
 

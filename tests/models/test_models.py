@@ -26,6 +26,7 @@ from backstream.models import (
     obs_dim,
     state_dim,
 )
+from backstream.models.base import emission_law, prior_law, transition_law
 
 # Two-sided: a standard normal is beyond it once in 15 million draws. Seeds are fixed.
 Z_LIMIT = 5.3
@@ -379,3 +380,37 @@ def test_models_can_be_made_inside_a_transformation():
     assert batch.shape == (3, 2, 2)
     slope = jax.grad(lambda s: linear_gaussian(Q=s * jnp.ones(2)).prior().log_prob(jnp.zeros(2)))(2.0)
     assert slope == 0
+
+
+class WithoutInputs(StateSpaceModel):
+    def prior(self):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x):
+        return dist.Normal(0.5 * x, 0.1).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x if u is None else x + u, 0.2).to_event(1)
+
+
+class WithMore(WithoutInputs):
+    def prior(self, u=None):
+        return dist.Normal(super().prior().mean + 3.0, 1.0).to_event(1)
+
+
+def test_a_method_may_leave_the_inputs_out():
+    x, u = jnp.ones(1), jnp.full(1, 7.0)
+    for model, start in ((WithoutInputs(), 0.0), (WithMore(), 3.0)):
+        assert prior_law(model, u).mean == model.prior().mean == start
+        assert transition_law(model, x, u).mean == model.transition(x).mean == 0.5
+        assert emission_law(model, x, u).mean == 8.0
+        assert check_model(model, u) == check_model(model)
+
+
+def test_a_method_with_too_few_arguments_is_an_error():
+    class NoState(WithoutInputs):
+        def transition(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            return dist.Normal(jnp.zeros(1), 0.1).to_event(1)
+
+    with pytest.raises(TypeError, match="transition"):
+        NoState().simulate(2, key=jax.random.key(0))

@@ -93,7 +93,7 @@ def test_a_static_frame_is_filtered_and_smoothed_under_a_lambda_that_is_held(spa
         filtered, smoothed = bs.filter(MODEL, q, DATA[name]), bs.smooth(MODEL, q, DATA[name], key=jax.random.key(0))
         np.testing.assert_allclose(mine.mean_0, np.asarray(filtered.mean)[:, 0], rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(mine.smoothed_mean_0, np.asarray(smoothed.mean)[:, 0], rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(mine.smoothed_std_0, np.asarray(smoothed.std())[:, 0], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(mine.smoothed_std_0, np.asarray(smoothed.std)[:, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_a_common_lambda_is_that_of_one_machine(spark, tmp_path):

@@ -45,7 +45,7 @@ class Run(Result):
         run = bs.load("run/")
         run.filtered.to_pandas()
         run.smooth("obs.csv").interval(0.9)
-        run.forecast(50).observations.mean()
+        run.forecast(50).observations.mean
         ```
     """
 

@@ -22,6 +22,7 @@ class Moments(NamedTuple):
     mean: Float[np.ndarray, " d"]
     cov: Float[np.ndarray, "d d"]
 
+    @property
     def std(self) -> Float[np.ndarray, " d"]:
         return np.sqrt(np.diagonal(self.cov))
 
@@ -29,7 +30,7 @@ class Moments(NamedTuple):
         """Lower and upper bounds of central intervals, from the quantiles of a normal distribution."""
         if not 0 < level < 1:
             raise ValueError(f"level must be strictly between 0 and 1, not {level}.")
-        half = float(ndtri(0.5 + level / 2)) * self.std()
+        half = float(ndtri(0.5 + level / 2)) * self.std
         return self.mean - half, self.mean + half
 
 
@@ -51,9 +52,9 @@ class Tracker:
 
     >>> from backstream.models import LinearGaussian
     >>> tracker = Tracker(LinearGaussian.random(2, 3, key=jax.random.key(0)))
-    >>> tracker.update([0.1, float("nan"), -0.3]).posterior.std().shape
+    >>> tracker.update([0.1, float("nan"), -0.3]).posterior.std.shape
     (2,)
-    >>> tracker.forecast(5).observations.mean().shape
+    >>> tracker.forecast(5).observations.mean.shape
     (5, 3)
     """
 

@@ -21,14 +21,15 @@ class Marginals(NamedTuple):
     cov: Float[Array, "t d d"]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_shape(self.mean)}: mean, cov, std(), interval(0.9), to_pandas())"
+        return f"{type(self).__name__}({_shape(self.mean)}: mean, cov, std, interval(0.9), to_pandas())"
 
+    @property
     def std(self) -> Float[Array, "t d"]:
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=1, axis2=2))
 
     def interval(self, level: float = 0.9) -> tuple[Float[Array, "t d"], Float[Array, "t d"]]:
         """Lower and upper ends of central intervals that hold each coordinate with probability `level`."""
-        half = ndtri(0.5 + checked_level(level) / 2).astype(self.mean.dtype) * self.std()
+        half = ndtri(0.5 + checked_level(level) / 2).astype(self.mean.dtype) * self.std
         return self.mean - half, self.mean + half
 
     def regions(self, level: float = 0.9) -> Float[Array, "t d 1 2"]:
@@ -43,7 +44,7 @@ class Marginals(NamedTuple):
 
     def to_arrow(self) -> pa.Table:
         """One row for each time: `row`, and `mean_0`, …, `std_0`, … for the states."""
-        return arrow_table({"mean": self.mean, "std": self.std()})
+        return arrow_table({"mean": self.mean, "std": self.std})
 
     def to_pandas(self) -> Any:
         """`to_arrow` as a pandas DataFrame, where pandas is installed."""
@@ -58,7 +59,7 @@ class MixtureMarginals(eqx.Module):
 
     def __repr__(self) -> str:
         count = self.weight.shape[-1]
-        return f"{type(self).__name__}({_shape(self.mean)}, {count} components: mean, std(), regions(0.9), to_pandas())"
+        return f"{type(self).__name__}({_shape(self.mean)}, {count} components: mean, std, regions(0.9), to_pandas())"
 
     @property
     def weight(self) -> Float[Array, "t k"]:
@@ -72,6 +73,7 @@ class MixtureMarginals(eqx.Module):
     def cov(self) -> Float[Array, "t d d"]:
         return jax.vmap(lambda law: law.moments()[1])(self.laws)
 
+    @property
     def std(self) -> Float[Array, "t d"]:
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=1, axis2=2))
 
@@ -94,7 +96,7 @@ class MixtureMarginals(eqx.Module):
         """One row for each time: `row`, `mean_0`, …, `std_0`, … for the states, `weight_0`, … for the components, and
         `mean_0_0`, …, `std_0_0`, … for the states of each component."""
         scales = jax.vmap(lambda law: law.scales())(self.laws)
-        parts = {"mean": self.mean, "std": self.std(), "weight": self.weight}
+        parts = {"mean": self.mean, "std": self.std, "weight": self.weight}
         for k in range(self.laws.mean.shape[1]):
             parts |= {f"mean_{k}": self.laws.mean[:, k], f"std_{k}": scales[:, k]}
         return arrow_table(parts)
@@ -121,11 +123,13 @@ class Draws(NamedTuple):
 
     def __repr__(self) -> str:
         count, *rest = self.values.shape
-        return f"{type(self).__name__}({count:,} paths of {rest[0]:,} rows: values, mean(), std(), interval(0.9))"
+        return f"{type(self).__name__}({count:,} paths of {rest[0]:,} rows: values, mean, std, interval(0.9))"
 
+    @property
     def mean(self) -> Float[Array, "t d"]:
         return self.values.mean(0)
 
+    @property
     def std(self) -> Float[Array, "t d"]:
         return self.values.std(0)
 
@@ -138,7 +142,7 @@ class Draws(NamedTuple):
     def to_arrow(self, level: float = 0.9) -> pa.Table:
         """One row for each time: `row`, and `mean_0`, …, `std_0`, …, `lower_0`, …, `upper_0`, … for the entries."""
         lower, upper = self.interval(level)
-        return arrow_table({"mean": self.mean(), "std": self.std(), "lower": lower, "upper": upper})
+        return arrow_table({"mean": self.mean, "std": self.std, "lower": lower, "upper": upper})
 
     def to_pandas(self, level: float = 0.9) -> Any:
         """`to_arrow` as a pandas DataFrame, where pandas is installed."""

@@ -1,7 +1,9 @@
 """State-space models: a prior χ, a transition kernel m and an emission g."""
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -21,15 +23,16 @@ class StateSpaceModel(eqx.Module):
 
     Each method returns a numpyro distribution of vectors, with event shape `(d,)` for states and `(dy,)` for
     observations. A distribution of single numbers counts as a vector with one entry. States are always passed as
-    vectors. `u` holds the known inputs at time t (any JAX pytree), or None. The array fields of the class are the
-    parameters θ. Internally, use `prior_law`, `transition_law` and `emission_law` to read a model.
+    vectors. `u` holds the known inputs at time t (any JAX pytree), or None; a method that does not need it can leave it
+    out. The array fields of the class are the parameters θ. Internally, use `prior_law`, `transition_law` and
+    `emission_law` to read a model.
 
     >>> class Walk(StateSpaceModel):
-    ...     def prior(self, u=None):
+    ...     def prior(self):
     ...         return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
-    ...     def transition(self, x, u=None):
+    ...     def transition(self, x):
     ...         return dist.Normal(x, 0.1).to_event(1)
-    ...     def emission(self, x, u=None):
+    ...     def emission(self, x):
     ...         return dist.Normal(x, 0.5).to_event(1)
     >>> states, observations = Walk().simulate(100, key=jax.random.key(0))
     >>> observations.shape
@@ -39,6 +42,13 @@ class StateSpaceModel(eqx.Module):
     constraints: ClassVar[Mapping[str, Constraint]] = {}
     """Constraints of fields that are learned, for example {"sigma": constraints.positive}. For a covariance matrix, use
     a lower-triangular factor with a positive diagonal."""
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        for name, arguments in (("prior", 1), ("transition", 2), ("emission", 2)):
+            method = getattr(cls, name)
+            if name in vars(cls) and not _takes(method, arguments + 1) and _takes(method, arguments):
+                setattr(cls, name, _with_inputs(method))
 
     @abstractmethod
     def prior(self, u: Inputs = None) -> dist.Distribution:
@@ -86,6 +96,27 @@ class StateSpaceModel(eqx.Module):
         u0 = jax.tree.map(lambda leaf: leaf[0], inputs)
         start = jnp.zeros_like(first(u0, key))
         return jax.lax.scan(advance, start, (jnp.arange(num_steps), inputs))[1]
+
+
+def _takes(method: Callable, count: int) -> bool:
+    """Whether it can be called with so many arguments in a row."""
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _with_inputs(method: Callable) -> Callable:
+    """A method that leaves the inputs out, as one that takes them."""
+
+    count = len(inspect.signature(method).parameters) - 1
+
+    @wraps(method)
+    def accepting(self, *given: Any, u: Inputs = None) -> Any:
+        return method(self, *given[:count])
+
+    return accepting
 
 
 def prior_law(p: StateSpaceModel, u: Inputs = None) -> Law:

@@ -35,7 +35,7 @@ def smooth(bucket: Bucket, content: bytes | None, rows: Rows, usable: np.ndarray
         key = jax.random.fold_in(one.key, 2**31 + 1)
         p, q = panel.learner.current_model(one), one.result()
         law = posterior.smooth(p, q, ys, inputs, key=key, length=len(at))
-        laws.mean[at], laws.std[at] = np.asarray(law.mean)[: len(at)], np.asarray(law.std())[: len(at)]
+        laws.mean[at], laws.std[at] = np.asarray(law.mean)[: len(at)], np.asarray(law.std)[: len(at)]
     return laws
 
 

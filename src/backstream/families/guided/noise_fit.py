@@ -22,7 +22,9 @@ SAME_SHAPE = 1e-2
 COUNTS = 4, 3, 2
 
 
-def find_noise(law_at: Callable[[jax.Array], Law], states: jax.Array, known: bool, dtype, most: int = MOST_PARTS) -> Noise:
+def find_noise(
+    law_at: Callable[[jax.Array], Law], states: jax.Array, known: bool, dtype, most: int = MOST_PARTS
+) -> Noise:
     """How the law at a state is read. `states` are a few near the prior mean, the first of them the prior mean."""
     law, one = law_at(states[0]), Noise(known)
     if is_normal(law):
