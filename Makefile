@@ -56,9 +56,10 @@ bench: $(INSTALLED)  ## time a step against its limit, other estimators and its 
 soak: $(INSTALLED)  ## kill, starve, mislead and fuzz it, and let it run for millions of rows; an hour or two
 	for soak in crashes hostile_data fuzz_readers state_machine memory long_streams; do $(BIN)/python -m tests.soak.$$soak || exit 1; done
 	SOAK_EXAMPLES=200 $(BIN)/python -m pytest tests/engine/test_reliability.py -k configuration
+	@if command -v java > /dev/null; then $(MAKE) soak-spark; else echo "Java is not installed: no soak of fleets on Spark."; fi
 	$(BIN)/python -m tests.soak.report
 
-soak-spark: $(SPARK)/.installed  ## kill executors, workers and drivers of a fleet on Spark; half an hour
+soak-spark: $(SPARK)/.installed  ## kill executors, workers and drivers of a fleet on Spark; an hour
 	PYSPARK_PYTHON=$(abspath $(SPARK))/bin/python $(SPARK)/bin/python -m tests.soak.spark_kills
 
 audit: $(INSTALLED)  ## look the locked packages up among known vulnerabilities, where that can be reached

@@ -2,7 +2,7 @@
 
     python -m benchmarks.spark_cost
 
-Processor seconds of one process, without Spark's own. Rows come as pandas' tables, as Spark delivers them, and the
+Processor seconds of one process, without Spark's own. Rows come as Arrow tables, as Spark delivers them, and the
 state of every bucket goes through bytes in each micro-batch.
 """
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
 import backstream as bs
 from backstream.engine.spark.bucket import Bucket
 from backstream.engine.spark.recipe import Recipe, learned_alone
-from backstream.engine.spark.tables import KEY, PROBLEM, TIME, gathered, kept_column, results_of, rows_of
+from backstream.engine.spark.tables import KEY, PROBLEM, TIME, in_order, kept_column, results_of, rows_of
 from backstream.learning import Panel
 from backstream.learning.multistream.fleet import words
 
@@ -26,14 +26,15 @@ KEYS, BUCKETS, ROWS, BATCHES = 2000, 4, 10, 2
 """Streams, their buckets, rows of a stream in a micro-batch, and micro-batches that are timed."""
 
 
-def table(ys: np.ndarray, first: int) -> pd.DataFrame:
-    """All rows of some streams, [stream, row, column], as Spark would deliver them."""
+def table(ys: np.ndarray, first: int) -> pa.Table:
+    """All rows of some streams, [stream, row, column], as Spark would deliver them: in any order."""
     streams, rows, _ = ys.shape
     names = [f"sensor-{first + i}" for i in range(streams)]
-    columns = {KEY: np.repeat(names, rows), PROBLEM: None, TIME: np.tile(np.arange(rows), streams)}
-    columns |= {f"y{j}": ys[:, :, j].reshape(-1) for j in range(ys.shape[2])}
+    columns = {KEY: np.repeat(names, rows), TIME: np.tile(np.arange(rows), streams)}
+    columns |= {f"y{j}": ys[:, :, j].reshape(-1).astype(float) for j in range(ys.shape[2])}
     columns |= {kept_column(0): columns[KEY], kept_column(1): columns[TIME]}
-    return pd.DataFrame(columns).sample(frac=1.0, random_state=0)
+    given = pa.table(columns).append_column(PROBLEM, pa.nulls(streams * rows, pa.string()))
+    return given.take(np.random.default_rng(0).permutation(streams * rows))
 
 
 def panel_seconds(recipe: Recipe, data: np.ndarray) -> float:
@@ -56,7 +57,7 @@ def bucket_seconds(recipe: Recipe, data: np.ndarray) -> tuple[float, float]:
         parts = [table(batch[k * size : (k + 1) * size], k * size) for k in range(BUCKETS)]
         begun = time.process_time()
         for k, part in enumerate(parts):
-            ordered = gathered([part])
+            ordered = in_order(part)
             rows = rows_of(ordered, data.shape[-1], 0)
             contents[k], told, _ = bucket.advance(contents[k], rows)
             results_of(ordered, ["id", "at"], rows, told)

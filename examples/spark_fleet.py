@@ -56,7 +56,7 @@ def main():
         "sensor_id",
         columns=bs.Columns(time="at"),
         buckets=1024,
-        forget_after=7 * 86400,
+        forget_after=0 if arguments.once else 7 * 86400,
     )
     trigger = {"availableNow": True} if arguments.once else {"processingTime": "10 seconds"}
     bs.spark.write(results, f"{arguments.out}/results", f"{arguments.out}/checkpoint", **trigger).awaitTermination()

@@ -1,16 +1,18 @@
 """A fleet on Spark whose executors, Python workers and driver are killed (kill -9) ends as one that was left alone.
 
     make soak-spark
-    python -m tests.soak.spark_kills --kills 20 --drivers 5 --storm 120
+    python -m tests.soak.spark_kills --only own-kills common-kills
 
-Two executors in processes of their own (`local-cluster`). Kills fall at random moments: while a task runs, and between
-micro-batches. Every row must be there exactly once, with the numbers of the undisturbed run. A storm is a kill every
-6 s. Only processes that descend from the driver of this script are killed.
+Two executors in processes of their own (`local-cluster`), see `spark_query`. Half of the kills fall while tasks are
+running, the other half as soon as a micro-batch is committed. A storm is a kill every 6 s. Every row must be there
+exactly once, with the bits of the undisturbed run. Only processes that descend from a driver of this script are killed.
+Each part is written to benchmarks/results/spark_kills.json when it is done; --only runs some again.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,124 +25,110 @@ from typing import Any
 import jax
 import numpy as np
 
-import backstream as bs
+from benchmarks.spark.cluster import clean_up, commits, descendants, executors_below
+from tests.soak.spark_query import OBSERVED, model
 
-RESULTS = Path(__file__).parent / "results" / "spark_kills.json"
-STREAMS, FILES, ROWS = 40, 12, 3
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "spark_kills.json"
+STREAMS, FILES, ROWS = 60, 14, 3
 """Streams, micro-batches, and rows of each stream in one of them."""
-MODEL = {"dim": 2, "seed": 0}
-STORM_EVERY = 6.0
-SECONDS = 1500
-"""What no driver may take."""
-
-
-# ---- the driver, in a process of its own -----------------------------------------------------------------------------
-def drive(folder: Path, run: Path, kind: str, partitions: int) -> None:
-    """Reads all files, a micro-batch for each; goes on from a checkpoint that is there."""
-    from pyspark.sql import SparkSession  # pyright: ignore[reportMissingImports]
-
-    jax.config.update("jax_enable_x64", True)
-    builder = SparkSession.builder.master("local-cluster[2,1,700]").appName("backstream soak")
-    small = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": str(partitions),
-        "spark.executor.memory": "600m",
-        "spark.driver.memory": "700m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    for name, value in {**bs.spark.SETTINGS, **small}.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("FATAL")
-    reader = spark.readStream.schema("id string, at int, y0 double, y1 double").option("maxFilesPerTrigger", 1)
-    frame, model = reader.json(str(folder / "in")), bs.LinearGaussian.random(2, 2, key=jax.random.key(MODEL["seed"]))
-    options: dict[str, Any] = {"columns": bs.Columns(time="at"), "buckets": 8}
-    if kind == "common":
-        query = bs.spark.learn(model, frame, "id", out=str(run), **options, availableNow=True)
-    else:
-        results = bs.spark.stream(model, frame, "id", **options)
-        query = bs.spark.write(results, str(run / "results"), str(run / "checkpoint"), availableNow=True)
-    query.awaitTermination()
-    spark.stop()
+KILLS, DRIVERS = 20, 5
+STORM_SECONDS, STORM_EVERY = 120.0, 6.0
+PARTITIONS = 6
+"""Those after a change from 2."""
+SECONDS = 1800
+"""What no query may take."""
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
-def descendants(root: int) -> dict[int, str]:
-    """The processes below one, with their command lines."""
-    parents, commands = {}, {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            commands[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (OSError, ValueError):
-            continue
-    found, waiting = {}, [root]
-    while waiting:
-        here = waiting.pop()
-        for child, parent in parents.items():
-            if parent == here:
-                found[child] = commands.get(child, "")
-                waiting.append(child)
-    return found
-
-
-def victims(root: int) -> dict[str, list[int]]:
-    below = descendants(root)
-    return {
-        "executor": [pid for pid, said in below.items() if "CoarseGrainedExecutorBackend" in said],
-        "worker": [pid for pid, said in below.items() if "pyspark.daemon" in said],
-    }
-
-
-def kill_one(root: int, random: np.random.Generator) -> str | None:
-    """Kills an executor or a Python worker, whichever falls; None where there is none yet."""
-    there = {kind: pids for kind, pids in victims(root).items() if pids}
-    if not there:
-        return None
-    kind = str(random.choice(sorted(there)))
-    os.kill(int(random.choice(there[kind])), signal.SIGKILL)
-    return kind
-
-
-def end(driver: subprocess.Popen) -> None:
-    """Ends a driver and all that it started."""
-    below = descendants(driver.pid)
-    for pid in [driver.pid, *below]:
+def kill(pids: list[int]) -> None:
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    driver.wait()
+
+
+class Query:
+    """A driver with all that it started."""
+
+    def __init__(self, folder: Path, kind: str, *options: str):
+        self.folder, self.kind, self.log = folder, kind, folder / "log"
+        command = [sys.executable, "-m", "tests.soak.spark_query", str(folder), kind, *options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    @property
+    def commits(self) -> int:
+        return commits(self.folder / "checkpoint")
+
+    @property
+    def active_tasks(self) -> int:
+        try:
+            return int((self.folder / "active").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    @property
+    def tasks_lost(self) -> int:
+        """By Spark's own count."""
+        return len(re.findall(r"Lost task \d", self.log.read_text(errors="replace")))
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill_one(self, random: np.random.Generator) -> str | None:
+        """Kills an executor or a Python worker; None where there is none."""
+        there = {kind: pids for kind, pids in executors_below(self.process.pid).items() if pids}
+        if not there:
+            return None
+        kind = str(random.choice(sorted(there)))
+        kill([int(random.choice(there[kind]))])
+        return kind
+
+    def kill_driver(self) -> int:
+        """Kills the driver, in Python and in Java. The executors are left to find out; those that have not after half a
+        minute are killed too, and counted."""
+        below = descendants(self.process.pid)
+        left = [pid for group in executors_below(self.process.pid).values() for pid in group]
+        kill([self.process.pid, *(pid for pid in below if pid not in left)])
+        self.process.wait()
+        begun = time.monotonic()
+        while any(Path(f"/proc/{pid}").exists() for pid in left) and time.monotonic() - begun < 30:
+            time.sleep(0.5)
+        stayed = [pid for pid in left if Path(f"/proc/{pid}").exists()]
+        kill(stayed)
+        return len(stayed)
+
+    def finish(self, seconds: float = SECONDS) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            kill([*descendants(self.process.pid), self.process.pid])
+            return self.process.wait()
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 class Soak:
     def __init__(self, folder: Path):
         self.folder, self.random = folder, np.random.default_rng(0)
-        (folder / "in").mkdir()
-        model = bs.LinearGaussian.random(2, 2, key=jax.random.key(MODEL["seed"]))
-        ys = [np.asarray(model.simulate(FILES * ROWS, key=jax.random.key(i))[1], float) for i in range(STREAMS)]
-        for number in range(FILES):
+        simulate = jax.vmap(lambda key: model().simulate(FILES * ROWS, key=key)[1])
+        self.ys = np.asarray(simulate(jax.random.split(jax.random.key(0), STREAMS)), float)
+
+    def prepared(self, name: str, first: int = 0, end: int = FILES) -> Path:
+        """A folder with the files of some micro-batches."""
+        folder = self.folder / name
+        (folder / "in").mkdir(parents=True, exist_ok=True)
+        for number in range(first, end):
             lines = [
-                json.dumps({"id": f"s{i}", "at": t, "y0": float(ys[i][t, 0]), "y1": float(ys[i][t, 1])})
+                json.dumps({"id": f"s{i}", "at": t} | dict(zip(OBSERVED, self.ys[i, t].tolist(), strict=True)))
                 for t in range(number * ROWS, (number + 1) * ROWS)
                 for i in range(STREAMS)
             ]
             file = folder / "in" / f"{number:03d}.json"
             file.write_text("\n".join(lines) + "\n")
             os.utime(file, (1000 + number, 1000 + number))
-
-    def start(self, name: str, kind: str, partitions: int = 2) -> subprocess.Popen:
-        arguments = ["drive", str(self.folder), str(self.folder / name), kind, str(partitions)]
-        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(self.folder / "programs")}
-        log = (self.folder / f"{name}.log").open("ab")
-        command = [sys.executable, "-m", "tests.soak.spark_kills", *arguments]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-
-    def batches(self, name: str) -> int:
-        return len(list((self.folder / name / "results").glob("batch=*/_SUCCESS")))
+        return folder
 
     def rows(self, name: str) -> Any:
         import pyarrow.dataset as ds
@@ -152,88 +140,125 @@ class Soak:
         """Whether every row is there once, and how far the numbers are from those of the undisturbed run."""
         one, other = self.rows(name), self.rows(reference)
         once = len(one) == STREAMS * FILES * ROWS and not one.duplicated(["id", "at"]).any()
-        numbers = [column for column in one.columns if column.startswith(("mean", "std", "log_score"))]
+        numbers = [column for column in one.columns if column.startswith(("t", "mean", "std", "log_score", "pit"))]
         apart = float(np.abs(one[numbers].to_numpy() - other[numbers].to_numpy()).max()) if once else None
         return {"rows": len(one), "every_row_once": bool(once), "largest_difference": apart}
 
-    def undisturbed(self, name: str, kind: str) -> dict[str, Any]:
-        driver, begun = self.start(name, kind), time.monotonic()
-        code = driver.wait(SECONDS)
-        return {"exit": code, "seconds": round(time.monotonic() - begun, 1), "micro_batches": self.batches(name)}
+    def undisturbed(self, kind: str) -> dict[str, Any]:
+        begun = time.monotonic()
+        query = Query(self.prepared(f"{kind}-alone"), kind)
+        code = query.finish()
+        return {"exit": code, "seconds": round(time.monotonic() - begun, 1), "micro_batches": query.commits}
 
-    def killed(self, name: str, kind: str, kills: int, every: float | None = None) -> dict[str, Any]:
-        """Kills executors and workers, at random moments or at regular ones, until so many have fallen or the query has
-        ended; the query then goes on to its end. Where it fails it is started again."""
-        count, restarts, driver, begun = {"executor": 0, "worker": 0}, 0, self.start(name, kind), time.monotonic()
-        while time.monotonic() - begun < SECONDS:
-            time.sleep(every or self.random.uniform(2, 12))
-            if driver.poll() is not None:
-                if driver.returncode == 0:
-                    break
-                restarts, driver = restarts + 1, self.start(name, kind)
-            elif sum(count.values()) < kills:
-                fallen = kill_one(driver.pid, self.random)
-                if fallen:
-                    count[fallen] += 1
-        if driver.poll() is None:
-            end(driver)
-        return {"killed": count, "restarts": restarts, "exit": driver.returncode}
+    def kills(self, kind: str) -> dict[str, Any]:
+        """By turns inside a task and just after a commit."""
+        query, killed, begun = Query(self.prepared(f"{kind}-kills"), kind), [], time.monotonic()
+        while query.running and len(killed) < KILLS and time.monotonic() - begun < SECONDS:
+            moment = self._inside(query) if len(killed) % 2 == 0 else self._after_commit(query)
+            fallen = query.kill_one(self.random) if moment else None
+            if fallen:
+                killed.append(f"{fallen}, {moment}")
+        counts = {kind: killed.count(kind) for kind in sorted(set(killed))}
+        return {"killed": len(killed), "of_these": counts, "exit": query.finish(), "tasks_lost": query.tasks_lost}
 
-    def drivers_killed(self, name: str, kind: str, kills: int) -> dict[str, Any]:
-        """Kills the driver with all that it started once it has gone a micro-batch further; then lets it finish."""
-        after = []
-        for _ in range(kills):
-            driver, reached, begun = self.start(name, kind), self.batches(name), time.monotonic()
-            while driver.poll() is None and self.batches(name) <= reached and time.monotonic() - begun < SECONDS:
-                time.sleep(0.5)
+    def _inside(self, query: Query) -> str | None:
+        """Waits until a task has been running for a while."""
+        while query.running and not query.active_tasks:
+            time.sleep(0.02)
+        time.sleep(self.random.uniform(0, 3))
+        return "inside a task" if query.active_tasks else None
+
+    def _after_commit(self, query: Query) -> str | None:
+        """Waits for the next commit."""
+        before = query.commits
+        while query.running and query.commits == before:
+            time.sleep(0.005)
+        return "after a commit" if query.running and not query.active_tasks else None
+
+    def storm(self, kind: str, *options: str) -> dict[str, Any]:
+        """Where the query fails it is started again, when the storm is over."""
+        name = f"{kind}-storm{''.join(options)}"
+        query, count, begun = Query(self.prepared(name), kind, *options), 0, time.monotonic()
+        while query.running and not query.active_tasks:
+            time.sleep(0.1)
+        began = time.monotonic()
+        while query.running and time.monotonic() - began < STORM_SECONDS:
+            time.sleep(STORM_EVERY)
+            count += query.kill_one(self.random) is not None
+        lasted, error, file = time.monotonic() - began, None, self.folder / name / "error"
+        found: dict[str, Any] = {"kills": count, "storm_seconds": round(lasted, 1)}
+        if query.finish() != 0:
+            error = file.read_text().partition("\n")[0][:300] if file.exists() else "none written"
+        found |= {"tasks_lost": query.tasks_lost, "failed_with": error, "micro_batches_before_restart": query.commits}
+        if error is not None:
+            query = Query(self.folder / name, kind, *options)
+        return (
+            found | {"exit": query.finish(), "seconds": round(time.monotonic() - begun, 1)} | self.against(name, kind)
+        )
+
+    def drivers(self, kind: str) -> dict[str, Any]:
+        """Kills the driver once it has gone a micro-batch further; then lets it finish."""
+        folder, after, stayed = self.prepared(f"{kind}-drivers"), [], 0
+        for _ in range(DRIVERS):
+            query = Query(folder, kind)
+            reached = query.commits
+            while query.running and query.commits <= reached:
+                time.sleep(0.1)
             time.sleep(self.random.uniform(0, 2))
-            end(driver)
-            after.append(self.batches(name))
-        return {"killed_after_micro_batches": after, "exit": self.start(name, kind).wait(SECONDS)}
+            stayed += query.kill_driver()
+            after.append(query.commits)
+        last = Query(folder, kind)
+        return {"killed_after_micro_batches": after, "processes_that_stayed": stayed, "exit": last.finish()}
+
+    def partitions(self, kind: str) -> dict[str, Any]:
+        """Half of the files with 2 partitions, the others with more."""
+        folder, half = self.prepared(f"{kind}-partitions", 0, FILES // 2), FILES // 2
+        first = Query(folder, kind).finish()
+        self.prepared(f"{kind}-partitions", half, FILES)
+        second = Query(folder, kind, "--partitions", str(PARTITIONS), "--repartition").finish()
+        states = len([path for path in (folder / "checkpoint" / "state" / "0").iterdir() if path.name.isdigit()])
+        return {"from": 2, "to": PARTITIONS, "partitions_of_the_state": states, "exits": [first, second]}
+
+    def against(self, name: str, kind: str) -> dict[str, Any]:
+        return self.compared(name, f"{kind}-alone")
+
+
+def parts(soak: Soak) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in ("own", "common"):
+        found[f"{kind}-kills"] = lambda kind=kind: soak.kills(kind) | soak.against(f"{kind}-kills", kind)
+        found[f"{kind}-storm"] = lambda kind=kind: soak.storm(kind)
+        found[f"{kind}-storm-default"] = lambda kind=kind: soak.storm(kind, "--default-limits")
+        found[f"{kind}-drivers"] = lambda kind=kind: soak.drivers(kind) | soak.against(f"{kind}-drivers", kind)
+        found[f"{kind}-partitions"] = lambda kind=kind: soak.partitions(kind) | soak.against(f"{kind}-partitions", kind)
+    return found
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["drive"]:
-        folder, run, kind, partitions = sys.argv[2:]
-        drive(Path(folder), Path(run), kind, int(partitions))
-        return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--drivers", type=int, default=5)
-    parser.add_argument("--storm", type=float, default=120.0, help="seconds")
-    parser.add_argument("--kinds", nargs="+", default=["own", "common"])
-    asked = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     folder = Path(tempfile.mkdtemp(prefix="backstream-spark-"))
-    found: dict[str, Any] = {"settings": vars(asked) | {"streams": STREAMS, "micro_batches": FILES, "rows": ROWS}}
+    soak = Soak(folder)
+    every = parts(soak)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(every), default=list(every))
+    asked = parser.parse_args()
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found["settings"] = {"streams": STREAMS, "micro_batches": FILES, "rows": ROWS, "executors": 2}
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder / "local")
     try:
-        soak = Soak(folder)
-        for kind in asked.kinds:
-            part = found[kind] = {"undisturbed": soak.undisturbed(f"{kind}-alone", kind)}
-            for name, count, every in (
-                ("kills", asked.kills, None),
-                ("storm", int(asked.storm / STORM_EVERY), STORM_EVERY),
-            ):
-                if count:
-                    part[name] = soak.killed(f"{kind}-{name}", kind, count, every)
-                    part[name] |= soak.compared(f"{kind}-{name}", f"{kind}-alone")
-            if asked.drivers:
-                part["drivers"] = soak.drivers_killed(f"{kind}-drivers", kind, asked.drivers)
-                part["drivers"] |= soak.compared(f"{kind}-drivers", f"{kind}-alone")
-            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-            print(json.dumps(part, indent=1), flush=True)
+        for kind in sorted({name.partition("-")[0] for name in asked.only}):
+            found[f"{kind}-alone"] = soak.undisturbed(kind)
+            print(f"{kind}-alone", json.dumps(found[f"{kind}-alone"]), flush=True)
+            for name in [name for name in asked.only if name.startswith(kind)]:
+                found[name] = every[name]()
+                print(name, json.dumps(found[name]), flush=True)
+                RESULTS.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         clean_up()
-    shown = [part for kind in asked.kinds for part in found.get(kind, {}).values() if "every_row_once" in part]
+    shown = [found[name] for name in asked.only]
     return 0 if all(part["every_row_once"] and part["largest_difference"] == 0 for part in shown) else 1
-
-
-def clean_up() -> None:
-    """`local-cluster` leaves its logs in the installed package."""
-    import pyspark  # pyright: ignore[reportMissingImports]
-
-    shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """A fleet on Spark gives what its streams give alone: own λ, a λ that is held, and one that is learned from all."""
 
-import json
-import os
-
 import jax
 import numpy as np
 import pytest
@@ -11,48 +8,7 @@ import backstream as bs
 from backstream.engine.spark.recipe import learned_alone
 from backstream.learning import Panel
 from backstream.learning.multistream.fleet import words
-
-NAMES = "abcde"
-ROWS = 6
-MODEL = bs.StochasticVolatility(*(np.full(1, value) for value in (0.0, 0.95, 0.3)))
-DATA = {name: np.random.default_rng(i).normal(size=(ROWS, 1)) for i, name in enumerate(NAMES)}
-COLUMNS = bs.Columns(time="at")
-CHOSEN = bs.Columns(time="at", observed=("y",))
-SECONDS = 600
-
-
-def write(path, number, rows):
-    """A file of rows: its number is its place in the order in which Spark reads files."""
-    path.mkdir(exist_ok=True)
-    file = path / f"{number}.json"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    os.utime(file, (1000 + number, 1000 + number))
-
-
-def between(first, end):
-    return [{"sensor_id": name, "at": t, "y": float(DATA[name][t, 0])} for t in range(first, end) for name in NAMES]
-
-
-def source(spark, path, kind="double"):
-    reader = spark.readStream.schema(f"sensor_id string, at int, y {kind}").option("maxFilesPerTrigger", 1)
-    return reader.json(str(path))
-
-
-def finish(start):
-    """Runs a query to its end. On a busy machine a Python worker may take longer to start than the 10 s that Spark
-    waits; the query then goes on from its checkpoint."""
-    for attempt in range(6):
-        try:
-            assert start().awaitTermination(SECONDS), "The query did not end in time."
-            return
-        except Exception as error:
-            if "failed to connect back" not in str(error) or attempt == 5:
-                raise
-
-
-def alone(name, ys, recipe):
-    key = jax.random.fold_in(jax.random.fold_in(recipe.key, words(name)[0]), words(name)[1])
-    return recipe.learner.scan(recipe.learner.init(recipe.q, key=key), ys)[1]
+from small_fleet import COLUMNS, DATA, MODEL, NAMES, ROWS, alone, between, finish, source, write
 
 
 def test_own_lambdas_survive_a_restart_and_rows_that_cannot_be_used(spark, tmp_path):
@@ -63,7 +19,7 @@ def test_own_lambdas_survive_a_restart_and_rows_that_cannot_be_used(spark, tmp_p
     write(tmp_path / "in", 1, between(2, 3) + wrong)
     for last in range(2):
         frame = source(spark, tmp_path / "in", "string")
-        results = bs.spark.stream(MODEL, frame, "sensor_id", columns=CHOSEN, buckets=2)
+        results = bs.spark.stream(MODEL, frame, "sensor_id", columns=COLUMNS, buckets=2)
         where = str(tmp_path / "out"), str(tmp_path / "checkpoint")
         finish(lambda results=results, where=where: bs.spark.write(results, *where, availableNow=True))
         if not last:

@@ -78,6 +78,8 @@ def spark(
         raise InputError("--held and --share exclude each other: what is held is not learned.")
     if asked.batch and (asked.follow or asked.share == "common"):
         raise InputError("--batch reads what is there once: leave --follow and --share common out.")
+    if asked.forget_after and (not asked.follow or asked.share == "common"):
+        raise InputError("--forget-after is for a query that runs on: it needs --follow, and not --share common.")
     found, _ = find(model, parameters(asked.set_))
     fleet: Any = found if asked.held is None else bs.load(asked.held, found)
     session = pyspark.sql.SparkSession.builder.appName("backstream").getOrCreate()
@@ -104,9 +106,18 @@ def _query(fleet: Any, frame: Any, asked: Request) -> None:
 
 
 def _frame(session: Any, source: str, asked: Request) -> Any:
-    """The files of a directory, as a static DataFrame or as a stream."""
-    schema, options = asked.schema, {"header": "true"} if asked.format == "csv" else {}
-    if schema is None:
+    """The files of a directory, as a static DataFrame or as a stream. Lines of another schema are rows too, and are
+    set aside with a reason."""
+    from pyspark.sql.types import StructType  # pyright: ignore[reportMissingImports]
+
+    from backstream.engine.spark.frames import CORRUPT
+
+    options = {"header": "true"} if asked.format == "csv" else {}
+    if asked.schema is None:
         schema = session.read.format(asked.format).options(inferSchema="true", **options).load(source).schema
+    else:
+        schema = StructType.fromDDL(asked.schema)
+    if asked.format != "parquet" and CORRUPT not in schema.names:
+        schema = schema.add(CORRUPT, "string")
     reader = session.read if asked.batch else session.readStream
     return reader.format(asked.format).options(**options).schema(schema).load(source)

@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
-from .tables import gathered, results_of, rows_of
+from .tables import in_order, results_of, rows_of
 from .worker import Job
 
 
-def filtered_rows(job: Job, kept: Sequence[str], part: pd.DataFrame) -> pd.DataFrame:
+def filtered_rows(job: Job, kept: Sequence[str], part: pa.Table) -> pa.Table:
     """The rows of a bucket with the state at each, given those before it."""
-    table = gathered([part])
+    table = in_order(part)
     rows = rows_of(table, job.observed, job.inputs)
     return results_of(table, kept, rows, job.bucket().advance(None, rows).told)
 
 
-def smoothed_rows(job: Job, kept: Sequence[str], part: pd.DataFrame) -> pd.DataFrame:
+def smoothed_rows(job: Job, kept: Sequence[str], part: pa.Table) -> pa.Table:
     """The rows of a bucket with the state at each, given those before it and given all of its stream."""
-    table, bucket = gathered([part]), job.bucket()
+    table, bucket = in_order(part), job.bucket()
     from .smoothing import smooth  # imports JAX, which is prepared now
 
     rows = rows_of(table, job.observed, job.inputs)
@@ -27,5 +27,5 @@ def smoothed_rows(job: Job, kept: Sequence[str], part: pd.DataFrame) -> pd.DataF
     usable = np.array([reason is None for reason in told.reasons], bool)
     for name, values in smooth(bucket, content, rows, usable)._asdict().items():
         for i in range(values.shape[1]):
-            results[f"smoothed_{name}_{i}"] = values[:, i]
+            results = results.append_column(f"smoothed_{name}_{i}", pa.array(values[:, i]))
     return results

@@ -10,12 +10,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from backstream.errors import InputError
 from backstream.learning import Panel, PanelState
 from backstream.learning.multistream.fleet import words
 from backstream.learning.multistream.gradient_sums import Sums, read_sums
 from backstream.learning.multistream.packing import pack_ticks
+from backstream.learning.multistream.sharding import STREAMS
 from backstream.models.density import ModelShape, check_inputs, check_model, check_observations
 from backstream.runs.checkpoints import DamagedCheckpointError
 from backstream.runs.packed import pack, unpack
@@ -68,6 +70,9 @@ class Bucket:
         """λ before any row, with what goes with it; None where each stream has its own."""
         slots = eqx.filter(state.slots, eqx.is_array)
         self._static = eqx.filter(state.slots, eqx.is_array, inverse=True)
+        self._by_stream, self._everywhere = (
+            NamedSharding(self.panel.mesh, spec) for spec in (PartitionSpec(STREAMS), PartitionSpec())
+        )
         self._one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), slots)
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -112,12 +117,7 @@ class Bucket:
             members = members.kept(now - members.seen <= forget_after)
         ys = rows.ys.astype(self._dtype)
         inputs = None if rows.inputs is None else rows.inputs.astype(self._dtype)
-        plain = self._plain(ys, inputs)
-        reasons = [
-            self._reason(name, problem, lost)
-            or (None if plain[i] else self._wrong(ys[i], None if inputs is None else inputs[i]))
-            for i, (name, problem) in enumerate(zip(rows.names, rows.problems, strict=True))
-        ]
+        reasons = self._reasons(rows, ys, inputs, lost)
         good = np.array([i for i, reason in enumerate(reasons) if reason is None], np.int64)
         names = [str(rows.names[i]) for i in good]
         members, slots, new = self._placed(members, names, now)
@@ -134,11 +134,21 @@ class Bucket:
         infos = jax.tree.map(lambda leaf: _spread(leaf, at, len(ys)), infos)
         return Advanced(self.close(self._taken(members, state)), Told(infos, reasons), sums)
 
-    def _reason(self, name: str | None, problem: str | None, lost: dict[str | None, str]) -> str | None:
-        """Why a row cannot be used, whatever it holds."""
-        if name is None or name == "":
-            return "The row names no stream."
-        return problem or lost.get(None) or lost.get(name)
+    def _reasons(
+        self, rows: Rows, ys: np.ndarray, inputs: np.ndarray | None, lost: dict[str | None, str]
+    ) -> list[str | None]:
+        """Why rows cannot be used."""
+        plain, reasons = self._plain(ys, inputs), list(rows.problems)
+        for i, name in enumerate(rows.names):
+            if (plain[i] and name and not lost) or reasons[i] is not None:
+                continue
+            if name:
+                one = slice(i, i + 1)
+                reasons[i] = lost.get(None) or lost.get(name)
+                reasons[i] = reasons[i] or self._wrong(ys[one], None if inputs is None else inputs[one])
+            else:
+                reasons[i] = "The row names no stream."
+        return reasons
 
     def _plain(self, ys: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
         """Of each row, whether it can be used without a closer look."""
@@ -147,11 +157,11 @@ class Bucket:
             fine &= self._shape.support.holds(ys).all(axis=1)
         return fine if inputs is None else np.asarray(fine & np.isfinite(inputs).all(axis=1))
 
-    def _wrong(self, y: np.ndarray, u: np.ndarray | None) -> str | None:
-        """Why what a row holds cannot be used."""
+    def _wrong(self, ys: np.ndarray, inputs: np.ndarray | None) -> str | None:
+        """Why what one row holds cannot be used."""
         try:
-            check_observations(self._shape, y[None])
-            check_inputs(None if u is None else u[None])
+            check_observations(self._shape, ys)
+            check_inputs(inputs)
         except ValueError as error:
             return str(error).replace(" in row 0,", " in")
         return None
@@ -169,15 +179,18 @@ class Bucket:
         """The panel of some streams, with new ones in some slots."""
         capacity = padded(len(members.names))
 
-        def filled(leaf: np.ndarray) -> jax.Array:
+        def filled(leaf: np.ndarray) -> np.ndarray:
             buffer = np.zeros((1, capacity, *leaf.shape[1:]), leaf.dtype)
             buffer[0, : len(leaf)] = leaf
-            return jnp.asarray(buffer)
+            return buffer
 
-        arrays = jax.tree.unflatten(jax.tree.structure(self._one), [filled(leaf) for leaf in members.arrays])
+        arrays = jax.device_put([filled(leaf) for leaf in members.arrays], self._by_stream)
+        arrays = jax.tree.unflatten(jax.tree.structure(self._one), arrays)
         # A copy: the panel uses up the state that it is given.
-        common = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, common or self.common)
-        state = self.panel.put(PanelState(eqx.combine(arrays, self._static), common))
+        copied, static = eqx.partition(common or self.common, eqx.is_array)
+        copied = jax.device_put(jax.tree.map(jnp.array, copied), self._everywhere)
+        common = eqx.combine(copied, static)
+        state = PanelState(eqx.combine(arrays, self._static), common)
         return self.panel.begin(state, new, [words(members.names[slot]) for slot in new]) if new else state
 
     def _taken(self, members: Members, state: PanelState) -> Members:

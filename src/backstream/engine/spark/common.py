@@ -49,7 +49,7 @@ def save(directory: str, batch: int, common: LearnerState | None) -> None:
 
 def versions(directory: str) -> list[int]:
     """The micro-batches whose λ is there."""
-    place, path = fs.FileSystem.from_uri(directory)
+    place, path = _place(directory)
     found = place.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return sorted(int(info.base_name[:-4]) for info in found if info.base_name.endswith(".bin"))
 
@@ -80,6 +80,11 @@ def _unpacked(content: bytes, like: Any) -> Any:
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), leaves), static)
 
 
+def _place(directory: str) -> tuple[Any, str]:
+    """Spark says s3a where Arrow says s3."""
+    return fs.FileSystem.from_uri(directory.replace("s3a://", "s3://", 1))
+
+
 def _file(directory: str, batch: int) -> tuple[Any, str]:
-    place, path = fs.FileSystem.from_uri(directory)
+    place, path = _place(directory)
     return place, f"{path.rstrip('/')}/{batch:012d}.bin"

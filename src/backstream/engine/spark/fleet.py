@@ -16,7 +16,7 @@ from backstream.models import StateSpaceModel
 from backstream.runs.config import Config, Precision
 
 from .bucket import Bucket
-from .frames import for_workers, kept_columns, resolved
+from .frames import for_workers, kept_columns, packed_for_workers, resolved
 from .recipe import Held, Recipe, held, learned_alone
 from .tables import BUCKET, SUMS, result_columns
 
@@ -53,27 +53,29 @@ def stream(
         settings: What is learned, and how. `Settings(learn=False)` only filters.
         keep: Further columns to copy to the results.
         buckets: Into how many groups the keys are hashed. A group's state is read and written as a whole.
-        forget_after: Seconds without a row after which a stream ends; 0 for never.
+        forget_after: Seconds without a row after which a stream of a streaming DataFrame ends; 0 for never. Spark then
+            has a micro-batch at each trigger, with rows or without, so that a query with `availableNow` would not end.
 
     Returns:
         A DataFrame with the key, the time, the columns kept and for each row `t` (how many rows of the stream have been
-        read), `mean_i` and `std_i` of the state, `log_score`, `pit_j` and `residual_j` of the prediction, `verdict`
-        (ok, missing, refused or rejected) and the `reason` why a row was set aside.
+        read), `mean_i` and `std_i` of the state, `log_score`, `pit_j`, `residual_j` and `crps_j` against the
+        prediction, `verdict` (ok, missing, refused or rejected) and the `reason` why a row was set aside.
 
     Raises:
         InputError: Where the model, the columns and the settings do not fit together.
     """
     plan = _plan(model, df, _columns(columns, key), settings, keep)
-    rows = for_workers(df, plan.columns, plan.kept, _at_least_one("buckets", buckets))
+    buckets = _at_least_one("buckets", buckets)
     job = plan.job(forget_after=round(1000 * forget_after))
     schema = plan.schema(df)
     if not df.isStreaming:
         from .batch import filtered_rows
 
-        kept = plan.kept
-        return rows.groupBy(BUCKET).applyInPandas(lambda part: filtered_rows(job, kept, part), schema)
+        kept, rows = plan.kept, for_workers(df, plan.columns, plan.kept, buckets)
+        return rows.groupBy(BUCKET).applyInArrow(lambda part: filtered_rows(job, kept, part), schema)
     from .processor import BucketProcessor
 
+    rows = packed_for_workers(df, plan.columns, plan.kept, buckets)
     df.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     processor = BucketProcessor(job, plan.kept)
     times = "ProcessingTime" if forget_after else "None"
@@ -100,7 +102,7 @@ def smooth(
     rows = for_workers(df, plan.columns, plan.kept, _at_least_one("buckets", buckets))
     more = [(f"smoothed_{name}_{i}", "double") for name in ("mean", "std") for i in range(plan.recipe.q.state_dim)]
     job, kept = plan.job(), plan.kept
-    return rows.groupBy(BUCKET).applyInPandas(lambda part: smoothed_rows(job, kept, part), plan.schema(df, more))
+    return rows.groupBy(BUCKET).applyInArrow(lambda part: smoothed_rows(job, kept, part), plan.schema(df, more))
 
 
 def write(results: Any, out: str, checkpoint: str, **trigger: Any) -> Any:
@@ -160,7 +162,7 @@ def learn(
     if not df.isStreaming:
         raise InputError("A common λ is learned from a streaming DataFrame: of files, for instance, with availableNow.")
     plan = _plan(model, df, _columns(columns, key), settings, (), common=True)
-    rows = for_workers(df, plan.columns, plan.kept, _at_least_one("buckets", buckets))
+    rows = packed_for_workers(df, plan.columns, plan.kept, _at_least_one("buckets", buckets))
     out, bucket = out.rstrip("/"), Bucket(plan.recipe)
     versions = f"{out}/lambda"
     if not common.versions(versions):

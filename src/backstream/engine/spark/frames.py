@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from backstream.data.columns import Columns
 from backstream.errors import InputError
 
-from .tables import BUCKET, KEY, PROBLEM, TIME, input_column, kept_column, observed_column
+from .tables import BUCKET, KEY, PACKED, PROBLEM, TIME, input_column, kept_column, observed_column, packed
 
 NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 CORRUPT = "_corrupt_record"
@@ -48,6 +47,8 @@ def for_workers(df: Any, columns: Columns, kept: Sequence[str], buckets: int) ->
     problems, numbers = [], []
     if CORRUPT in df.columns:
         problems.append(F.when(F.col(CORRUPT).isNotNull(), F.lit("The row is of another schema.")))
+    time = F.col(_quoted(str(columns.time)))
+    problems.append(F.when(time.isNull(), F.lit(f"Column {columns.time!r}, which gives the order, is empty.")))
     wanted = [(name, observed_column(i)) for i, name in enumerate(columns.observed)]
     for name, short in wanted + [(name, input_column(i)) for i, name in enumerate(columns.inputs)]:
         column = F.col(_quoted(name))
@@ -61,15 +62,19 @@ def for_workers(df: Any, columns: Columns, kept: Sequence[str], buckets: int) ->
         problems.append(F.when(wrong, sentence))
         numbers.append(value.alias(short))
     key = F.col(_quoted(str(columns.key))).cast("string")
-    problem = reduce(lambda a, b: F.coalesce(a, b), problems) if problems else F.lit(None).cast("string")
     return df.select(
         F.pmod(F.xxhash64(key), F.lit(buckets)).cast("int").alias(BUCKET),
         key.alias(KEY),
-        problem.alias(PROBLEM),
+        F.coalesce(*problems).alias(PROBLEM),
         *numbers,
-        F.col(_quoted(str(columns.time))).alias(TIME),
+        time.alias(TIME),
         *(F.col(_quoted(name)).alias(kept_column(i)) for i, name in enumerate(kept)),
     )
+
+
+def packed_for_workers(df: Any, columns: Columns, kept: Sequence[str], buckets: int) -> Any:
+    """The same, as blocks of bytes for a stateful processor."""
+    return for_workers(df, columns, kept, buckets).mapInArrow(packed, f"{BUCKET} int, {PACKED} binary")
 
 
 def kept_columns(columns: Columns, keep: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import pandas as pd
 from pyspark import TaskContext  # pyright: ignore[reportMissingImports]
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle  # pyright: ignore[reportMissingImports]
 
-from .tables import BUCKET, SUMS, gathered, results_of, rows_of
+from .tables import BUCKET, PACKED, SUMS, as_pandas, in_order, results_of, rows_of, unpacked
 from .worker import Job
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class BucketProcessor(StatefulProcessor):
         self._state = handle.getValueState(STATE, "content binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        table = gathered(rows)
+        table = in_order(unpacked(block for part in rows for block in part[PACKED]))
         now = timerValues.getCurrentProcessingTimeInMs() if self.job.forget_after else 0
         given = rows_of(table, self.job.observed, self.job.inputs)
         bucket = self.job.bucket()
@@ -37,7 +37,7 @@ class BucketProcessor(StatefulProcessor):
         self._keep(advanced.content)
         if self.job.forget_after:
             self._wake(now + self.job.forget_after + 1)
-        yield self._results(key, results_of(table, self.kept, given, advanced.told), advanced)
+        yield self._results(key, as_pandas(results_of(table, self.kept, given, advanced.told)), advanced)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Streams that have been silent for too long end, though no row of their bucket comes."""
@@ -92,6 +92,4 @@ class CommonProcessor(BucketProcessor):
         from .common import packed_sums
 
         sums = pd.DataFrame({BUCKET: [int(key[0])], SUMS: [packed_sums(advanced.sums)]})
-        joined = pd.concat([results, sums], ignore_index=True).reindex(columns=[*results.columns, BUCKET, SUMS])
-        # Joined columns of pandas' own text type are in several chunks, which Spark does not convert.
-        return joined.astype({name: object for name in joined.select_dtypes("string").columns})
+        return pd.concat([results, sums], ignore_index=True).reindex(columns=[*results.columns, BUCKET, SUMS])
