@@ -6,14 +6,10 @@ that it touches on. All runs have 500 rows at most. Healthy runs are of the zoo'
 """
 
 import argparse
-import contextlib
 import json
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import equinox as eqx
 import jax
@@ -23,8 +19,6 @@ import numpyro.distributions as dist
 
 import backstream as bs
 from backstream import Guided, GuidedMixture, Settings, StateSpaceModel
-from backstream.learning import build, monitor
-from backstream.learning.unlearned import Unlearned
 from benchmarks.harness import console, machine, table
 from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.catalogue import find
@@ -35,8 +29,6 @@ CHANGE = 300
 """The row at which a sensor sticks or a level shifts."""
 SEEDS = 100, 101, 102, 103
 """Thresholds were chosen with seeds below 10."""
-TIMED = "volatility", "choices", "pendulum"
-OF_THETA = "none, θ learned", "filter at the starting parameters"
 HEALTHY = (
     "revenue",
     "heating",
@@ -193,67 +185,13 @@ def run_healthy(name: str, seed: int) -> dict[str, Any]:
     return told(bs.learn(case.build(), data.ys, inputs=data.us, progress=False, warn=lambda sentence: None))
 
 
-def without(check: str) -> Any:
-    """A context in which one of the checks is left out."""
-    nothing = {
-        "particle filters": mock.patch.object(monitor.Monitor, "compare", lambda *_: None),
-        "unlearned filter": mock.patch.object(Unlearned, "begin", lambda *_: None),
-        "filter at the starting parameters": mock.patch.object(monitor, "theta_gains", lambda *_: np.zeros(0)),
-    }
-    return nothing.get(check, contextlib.nullcontext())
-
-
-def seconds(name: str, check: str, rows: int) -> float:
-    """Processor time of some rows, once all is compiled, with one of the checks left out."""
-    case, learns = find(name), check == "filter at the starting parameters" or check.startswith("none, θ")
-    data = case.simulate(SEEDS[0], rows + ROWS + 100)
-    u = None if data.us is None else data.us[0]
-    with without(check):
-        watched, q, key = build(case.build(), Settings(components=1, learn_model=learns), u)
-        if check == "predictive draws":
-            watched = replace(watched, learner=replace(watched.learner, num_draws=0))
-        state, _ = watched.begin(q, *part(data, slice(1)), key=key)
-        state, _, _ = watched.read(state, *part(data, slice(1, ROWS + 100)))
-        began = time.process_time()
-        watched.read(state, *part(data, slice(ROWS + 100, None)))
-        return time.process_time() - began
-
-
-def part(data: Any, rows: slice) -> tuple[Any, Any]:
-    return np.asarray(data.ys, np.float32)[rows], None if data.us is None else np.asarray(data.us, np.float32)[rows]
-
-
-def shares_of_time(name: str, rows: int = 10_000, repeats: int = 3) -> dict[str, float]:
-    """The share of the time of a run that each check takes: the least of some repeats with it and without it."""
-    kinds = "none", "particle filters", "unlearned filter", "predictive draws"
-    took = {kind: [] for kind in (*kinds, *OF_THETA)}
-    for _ in range(repeats):  # in turn, as the machine has other work
-        for kind in took:
-            took[kind].append(seconds(name, kind, rows))
-    least = {kind: min(values) for kind, values in took.items()}
-    shares = {kind: round(1 - least[kind] / least["none"], 3) for kind in kinds[1:]}
-    whole, less = (least[kind] for kind in OF_THETA)
-    return {
-        "microseconds a row": round(1e6 * least["none"] / rows, 1),
-        **shares,
-        OF_THETA[1]: round(1 - less / whole, 3),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="Of failures, by their first words, or of models. Default: all.")
     parser.add_argument("--seeds", type=lambda given: [int(seed) for seed in given.split(",")], default=list(SEEDS))
     parser.add_argument("--out", type=Path, default=None, help="Where to write. Default: nowhere.")
-    parser.add_argument("--time", action="store_true", help="Only time the checks, and add that to --out.")
     asked = parser.parse_args()
     use_one_thread()
-    if asked.time:
-        shares = {name: shares_of_time(name) for name in asked.names or TIMED}
-        print(json.dumps(shares, indent=1))
-        if asked.out is not None:
-            asked.out.write_text(json.dumps(json.loads(asked.out.read_text()) | {"time": shares}, indent=1))
-        return
     failed: dict[str, Any] = {}
     healthy: dict[str, Any] = {}
     for failure in failures():
@@ -267,8 +205,16 @@ def main() -> None:
     summary = summarised(failed, healthy)
     console.print(table(["", "runs", "told"], [[name, *map(str, pair)] for name, pair in summary.items()]))
     if asked.out is not None:
+        kept = {name: value for name, value in _before(asked.out).items() if name == "remedies"}
         found = {"command": "python -m benchmarks.verdicts", "version": bs.__version__, "machine": machine()}
-        asked.out.write_text(json.dumps(found | {"rows": ROWS, "failures": failed, "healthy": healthy}, indent=1))
+        asked.out.write_text(
+            json.dumps(found | {"rows": ROWS, "failures": failed, "healthy": healthy} | kept, indent=1)
+        )
+
+
+def _before(path: Path) -> dict[str, Any]:
+    """What is there already."""
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def show(name: str, runs: dict[int, Any]) -> None:

@@ -77,6 +77,11 @@ def test_from_simulation_to_forecast(tmp_path):
     (folder / "smoothed.parquet").write_bytes(b"PAR1")
     assert "smoothed.parquet cannot be read" in here("plot", folder, check=1).stderr
     words = here("inspect", folder).stdout
+    scores = json.loads(here("inspect", folder, "--json").stdout)["scores"]
+    latest = pq.read_table(max((folder / "filtered").glob("*.parquet")))
+    assert scores["rows"] == len(latest) and list(scores["crps"]) == ["y0"]
+    assert scores["crps"]["y0"] == pytest.approx(np.nanmean(latest["crps_0"].to_numpy()), rel=1e-5)
+    assert f"CRPS y0 {scores['crps']['y0']:.4g} (the latest {len(latest):,} rows)" in words
     assert "chaotic-rnn (dim = 1)" in words and "130 rows" in words and "guided, learned" in words and "Health" in words
 
 

@@ -7,9 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from backstream.learning import judging, particle_reference, starting_theta, tally
+from backstream.learning import judging, monitor, particle_reference, starting_theta, tally, unlearned
 from backstream.learning.calibration import LEAST_ROWS
-from backstream.learning.monitor import COMPARED
 from benchmarks import growth_theta, modes
 from benchmarks.zoo import catalogue
 from tools.mutants.__main__ import MUTANTS, check_texts
@@ -91,24 +90,6 @@ def test_following_the_advice_mends():
     )
 
 
-def test_the_cost_of_the_checks():
-    found = results("benchmarks/results/verdicts.json")["time"]
-    fast, slow = (found["volatility"], found["choices"]), found["pendulum"]
-    first, second = (f"{100 * one['particle filters']:.0f} %" for one in fast)
-    says("docs/decisions.md", f"takes {first} on stochastic volatility and {second} on choices")
-    assert all(round(one["microseconds a row"]) == 35 for one in fast) and abs(slow["particle filters"]) < 0.05
-    says("docs/decisions.md", f"on the pendulum ({slow['microseconds a row']:.0f} µs per row)")
-    most = {kind: max(one[kind] for one in found.values()) for kind in slow}
-    says(
-        "docs/decisions.md",
-        f"the unlearned filter {100 * most['unlearned filter']:.0f} %, the draws of the predictions",
-    )
-    says("docs/decisions.md", f"up to {100 * most['predictive draws']:.0f} %, the filter at the starting parameters")
-    says(
-        "docs/decisions.md", f"up to {100 * most['filter at the starting parameters']:.0f} % of a run that learns them"
-    )
-
-
 def test_what_a_network_could_gain():
     found = results("benchmarks/results/zoo.json")["models"]
     lost = [
@@ -134,11 +115,16 @@ def test_what_the_verdict_looks_at():
     page = "docs/streaming.md"
     filters, particles, rows = (getattr(particle_reference, name) for name in ("FILTERS", "PARTICLES", "ROWS"))
     says(page, f"{filters} filters with {particles} particles, on {rows} rows")
-    says(page, f"after the first window, then at every {COMPARED}th")
+    says(page, f"after the first window, then at every {monitor.COMPARED}th")
+    says(page, f"through {monitor.BOUNDED_ROWS} rows of every {monitor.BOUNDED}th window")
+    says(page, f"on the first {unlearned.FIRST} rows, and then on {unlearned.COUNTED} rows of each 1 024")
+    assert unlearned.PERIOD == 1024
+    says(page, f"the better log score over roughly the last {unlearned.HORIZON // 1000} 000 rows")
     says(page, f"by {judging.LEAST_NATS:.0f} nats with a probability of at most e⁻⁵")
     says(page, f"fewer than {LEAST_ROWS} rows were read")
     says(page, f"the latest {tally.RECENT} rows or so and the latest {tally.LONG // 1000} 000")
-    says(page, f"reads {starting_theta.UNCOUNTED + starting_theta.COUNTED} rows of each window")
+    rows, every = starting_theta.UNCOUNTED + starting_theta.COUNTED, starting_theta.EVERY
+    says(page, f"reads {rows} rows of the first window of the monitor, of every {every}th and of the last one")
     says(page, f"lost more than {judging.LEAST_GAP:.2f} nats per row and three standard errors")
     says(page, f"more than {100 * judging.MOST_REFUSED:.0f} % of the updates were skipped")
     says(page, f"less than {100 * judging.LEAST_COVERAGE:.0f} % of the values are inside their 90 % bands")

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -63,6 +64,20 @@ def test_a_result_in_memory_has_the_filter_of_the_model(result, data):
     ahead = repr(result.forecast(4, inputs=us[:4]))
     assert ahead.startswith("Forecast(states=Draws(1,000 paths of 4 rows:") and len(ahead) < 300
     assert repr(result) == "MemoryResult(test_five_lines:Driven: 50 rows, 1 state behind y0)"
+
+
+def test_a_picture_has_the_scores_of_the_rows_below_the_states(result, data):
+    """The histogram of the PIT values and the log score over time; of other rows there are none."""
+    upper, below = result.plot().subfigs
+    histogram, scores = below.axes
+    counts = [bar.get_height() for bar in histogram.patches if bar.get_width() < 0.2]
+    expected, _ = np.histogram(result.filtered.pit, np.linspace(0, 1, 11), density=True)
+    np.testing.assert_allclose(counts, expected)
+    drawn = scores.lines[0].get_ydata()
+    parts = np.array_split(result.filtered.log_score, len(drawn))
+    np.testing.assert_allclose(drawn, [part.mean() for part in parts], rtol=1e-6)
+    assert len(upper.axes) == 2 and len(result.plot(data[0][:20], data[1][:20]).subfigs) == 1
+    plt.close("all")
 
 
 def test_a_result_goes_on_and_the_one_before_stays(result, data):

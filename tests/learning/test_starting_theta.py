@@ -21,7 +21,7 @@ def read(**settings):
     watched, q, key = build(START, Settings(monitor_every=len(YS), **settings))
     learner = watched.learner
     state, _ = learner.step(learner.init(q, key=key), YS[0])
-    anchor = jax.tree.map(jnp.copy, state.result_state())
+    anchor = jax.tree.map(jnp.copy, state.filtered)
     state, infos = learner.scan(state, YS[1:])
     return learner, q, anchor, state, infos
 

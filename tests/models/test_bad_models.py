@@ -71,7 +71,10 @@ def test_a_law_without_a_density_is_named():
     with pytest.raises(ValueError, match="transition returns NoDensity, which has no density"):
         log_transitions(moves, jnp.zeros((3, 2)), jnp.zeros((3, 2)))
     # A filter needs moments of the states' laws, and no density.
-    assert np.isfinite(bs.filter(starts, Guided.from_model(starts), np.ones((3, 2))).mean).all()
+    normal = having(prior=lambda self, u=None: dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)))
+    assert np.array_equal(starts.prior().covariance_matrix, np.eye(2))
+    found, expected = (bs.filter(p, Guided.from_model(p), np.ones((3, 2))).mean for p in (starts, normal))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 # ---- no derivative ---------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class StubReader(Reader):
         rejected = [Rejected(batch.first + i, None, problem.reason, problem.content) for i, problem in problems]
         return Progress(batch.first + len(batch), rows, reports, rejected)
 
-    def verdict(self) -> None:
+    def verdict(self, ended: bool = False) -> None:
         return None
 
     def tree(self) -> Any:

@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         "the prediction is that of the latest iterate",
         "learning/online.py",
-        "predictive_scores(p, state.result(), state.result_state(),",
+        "predictive_scores(p, state.result(), state.filtered,",
         "predictive_scores(p, state.q, state.filtered,",
         (BETTER, f"{VERDICT}::test_what_was_learned_is_reported_in_any_case_without_a_fallback"),
     ),
@@ -87,8 +87,8 @@ MUTANTS = (
     Mutant(
         "the latest iterate is judged, not the result",
         "learning/monitor.py",
-        "for q in (state.q, state.result()))",
-        "for q in (state.q, state.q))",
+        "return drawn(state.q), drawn(result), 0.0",
+        "return drawn(state.q), drawn(state.q), 0.0",
         (f"{MONITOR}::test_what_is_judged_is_the_average_and_not_the_latest_iterate",),
     ),
     Mutant(
@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "the worse of learned and unlearned is reported",
         "learning/unlearned.py",
-        "pays = self.advantage > self.least",
-        "pays = self.advantage < self.least",
+        "return self.advantage > self.least",
+        "return self.advantage < self.least",
         (BETTER,),
     ),
     Mutant(

@@ -53,6 +53,7 @@ def inspect(
         "rejected": 0 if newest is None else newest.record.get("rejected", 0),
         "first_reason": "" if newest is None else newest.record.get("first_reason", ""),
         "health": None if verdict is None else verdict.record(),
+        "scores": _scores(run, config.columns.observed),
         "reports": len(reports),
         "windows_with_warnings": sum(bool(report.warnings) for report in reports),
         "latest": {name: value for name, value in report_record(reports[-1]).items() if name != "parameters"}
@@ -74,6 +75,38 @@ def _health(verdict: Any) -> list[str]:
         return ["Health     not known yet: there is no checkpoint"]
     headline = verdict.headline().removeprefix("Verdict: ")
     return [f"Health     {headline}", *(f"           {line}" for line in verdict.details())]
+
+
+def _scores(run: Any, columns: tuple[str, ...]) -> dict[str, Any] | None:
+    """How well the latest rows were predicted: the mean log score, and the mean CRPS of each column; None for what
+    they do not have."""
+    import numpy as np
+
+    from backstream.runs.results import read_latest
+    from backstream.runs.store import FILTERED
+
+    table = read_latest(run / FILTERED)
+    if table is None:
+        return None
+
+    def mean(name: str) -> float | None:
+        if name not in table.column_names:
+            return None
+        values = np.asarray(table[name].to_numpy(), float)
+        known = values[np.isfinite(values)]
+        return float(known.mean()) if len(known) else None
+
+    crps = {column: mean(f"crps_{i}") for i, column in enumerate(columns)}
+    return {"rows": len(table), "log_score": mean("log_score"), "crps": crps}
+
+
+def _of_scores(scores: dict[str, Any] | None) -> list[str]:
+    if scores is None:
+        return []
+    told = [] if scores["log_score"] is None else [f"log score {scores['log_score']:.3f} nats per row"]
+    known = [f"{name} {value:.4g}" for name, value in scores["crps"].items() if value is not None]
+    told += [f"CRPS {', '.join(known[:SHOWN])}{', ...' if len(known) > SHOWN else ''}"] if known else []
+    return [f"Scores     {'; '.join(told)} (the latest {scores['rows']:,} rows)"] if told else []
 
 
 def _parameters(reports: list[Any]) -> dict[str, dict[str, float | None]] | None:
@@ -131,6 +164,7 @@ def _words(found: dict[str, Any], reports: list[Any]) -> list[str]:
     if found["rejected"]:
         lines.append(f"Set aside  {found['rejected']:,} rows, in rejected.jsonl; the first: {found['first_reason']}")
     lines += [f"Damaged    {sentence}" for sentence in found["damaged"]]
+    lines += _of_scores(found["scores"])
     if not reports:
         whose = "" if found["streams"] is None else " of a stream"
         return [*lines, f"Monitor    no report yet: the first comes after {learning['monitor_every']} rows{whose}"]

@@ -20,7 +20,7 @@ from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected
 from backstream.runs.memory import MemoryRun
-from backstream.runs.store import REJECTED, RunWriter
+from backstream.runs.store import REJECTED, RunWriter, verdict_of
 
 from . import environment
 from .fleet_reader import FleetReader
@@ -60,14 +60,14 @@ def learn(
     else:
         reader = FleetReader(model, config, source.name, mesh)
     loop = Loop(reader, source, config, writer, holds, stopped, warn)
-    return Learning(loop.run(lambda error, row: explained(error, model, source.name, row)), reader)
+    return Learning(loop.run(lambda error, row: explained(error, model, source.name, row)), reader, loop)
 
 
 class Learning(Iterator[Progress]):
     """A source as it is learned from, piece by piece."""
 
-    def __init__(self, pieces: Generator[Progress, None, None], reader: Reader):
-        self._pieces, self._reader = pieces, reader
+    def __init__(self, pieces: Generator[Progress, None, None], reader: Reader, loop: "Loop"):
+        self._pieces, self._reader, self._loop = pieces, reader, loop
 
     def __next__(self) -> Progress:
         return next(self._pieces)
@@ -77,8 +77,9 @@ class Learning(Iterator[Progress]):
         self._pieces.close()
 
     def verdict(self) -> Verdict | None:
-        """Whether what has been learned so far can be used. None before any row has been read."""
-        return self._reader.verdict()
+        """Whether what has been learned so far can be used; once the source has ended, with a look at the latest rows.
+        None before any row has been read."""
+        return self._loop.verdict or self._reader.verdict()
 
 
 class Loop:
@@ -102,6 +103,9 @@ class Loop:
         self._waiting: Batch | None = None
         self._whole = True
         """Whether the reader, the writer and the position belong together. Otherwise nothing can be saved."""
+        self.verdict: Verdict | None = None
+        """With a look at the latest rows: None as long as rows are read."""
+        self._saved_verdict: Verdict | None = None
 
     def run(
         self, explain: Callable[[Exception, int], Exception] = lambda error, row: error
@@ -125,7 +129,7 @@ class Loop:
                     return
             yield from self._read(True, explain)
         finally:
-            self._save()
+            self._conclude()
         if self._rejected and not self._stopped():
             where = f" They are in {self._writer.path / REJECTED}." if isinstance(self._writer, RunWriter) else ""
             raise RunError(
@@ -187,7 +191,7 @@ class Loop:
             whose = "After" if report.stream is None else f"Stream {report.stream!r}, after"
             for warning in report.warnings:
                 self._warn(f"{whose} {report.t:,} rows: {warning}")
-        self._position = progress.position
+        self._position, self.verdict = progress.position, None
         self._last_time = next(filter(None, reversed(piece.times or [])), self._last_time)
         self._whole = True
         return progress
@@ -212,6 +216,7 @@ class Loop:
         try:
             self._reader.restore(start.tree, record)
             self._position = self._saved = start.position
+            self.verdict = self._saved_verdict = verdict_of(record)
             self._last_time, self._prefix = record["time"], Prefix.restored(record["source"])
             self._rejected, self._first_reason = int(record["rejected"]), str(record["first_reason"])
             differences = environment.differences(dict(record["environment"]))
@@ -223,6 +228,14 @@ class Loop:
     def _overdue(self) -> bool:
         seconds = self._config.saving.checkpoint_seconds
         return bool(seconds) and time.monotonic() - self._saved_at >= seconds
+
+    def _conclude(self) -> None:
+        """Saves what has been learned, with the verdict of the end: also where a checkpoint happened to fall there."""
+        try:
+            if self._whole and self.verdict is None:
+                self.verdict = self._reader.verdict(ended=True)
+        finally:
+            self._save(same_position=self.verdict != self._saved_verdict)
 
     def _save(self, same_position: bool = False) -> None:
         if self._writer is None or not self._whole or not self._position:
@@ -236,8 +249,9 @@ class Loop:
             "first_reason": self._first_reason,
             "environment": environment.current(),
         }
-        verdict = self._reader.verdict()
+        verdict = self.verdict or self._reader.verdict()
         record["verdict"] = None if verdict is None else verdict.record()
         self._whole = False  # a save that fails is not tried a second time
         self._writer.commit(self._position, self._reader.tree(), {**record, **self._reader.record()})
         self._whole, self._saved, self._saved_at = True, self._position, time.monotonic()
+        self._saved_verdict = verdict

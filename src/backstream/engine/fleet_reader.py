@@ -161,8 +161,10 @@ class FleetReader(Reader):
         rows = Filtered(batch.first, batch.times, *spread, keys=keys)
         return Progress(fleet.row, rows, reports, rejected)
 
-    def verdict(self) -> Verdict | None:
-        return None if self._fleet is None else self._fleet.verdict(self._latest, self._config.columns.observed)
+    def verdict(self, ended: bool = False) -> Verdict | None:
+        if self._fleet is None:
+            return None
+        return self._fleet.verdict(self._latest, self._config.columns.observed, ended=ended)
 
     def tree(self) -> Any:
         assert self._fleet is not None

@@ -37,8 +37,9 @@ class Reader(ABC):
         """Learns from the next rows. Where this raises, the reader is of no use any more."""
 
     @abstractmethod
-    def verdict(self) -> Verdict | None:
-        """Whether what has been learned so far can be used. None before any row has been read."""
+    def verdict(self, ended: bool = False) -> Verdict | None:
+        """Whether what has been learned so far can be used. None before any row has been read. `ended` says that no
+        more rows are to come for now, and that the latest ones are looked at once more."""
 
     @abstractmethod
     def tree(self) -> Any:

@@ -287,7 +287,7 @@ class Result:
             state = self.stream(stream)
             model = learned.fleet.panel.learner.current_model(state)
         assert state is not None
-        law = posterior.present_law(state.result(), state.result_state())
+        law = posterior.present_law(state.result(), state.filtered)
         return posterior.forecast(model, law, horizon, num_samples, inputs, key=self._key(2))
 
     def plot(
@@ -300,7 +300,8 @@ class Result:
         last: int | None = None,
         path: str | Path | None = None,
     ) -> Any:
-        """Draws the observations, the states with 90 % bands, and a forecast.
+        """Draws the observations, the states with 90 % bands, and a forecast; below them, if the rows are those used
+        for learning, how well they were predicted: the histogram of their PIT values and the log score over time.
 
         Args:
             source: The rows to draw, as for `filter`. Default: the rows used for learning.
@@ -315,15 +316,14 @@ class Result:
         """
         from backstream import plots
 
-        from .picture import draw
+        from .picture import Shown, draw
 
-        batch = self._rows(source, inputs)
+        batch, scores = self._rows(source, inputs), self.filtered if source is None else None
         if batch.keys is not None:
             raise InputError("Give the rows of one stream: a picture is of one stream.")
-        filtered, smoothed = self.filter(batch), self.smooth(batch)
         ahead = self.forecast(horizon, future_inputs) if horizon else None
-        columns = self.config.columns.observed
-        figure = draw(self.model, columns, batch, filtered, smoothed, ahead, last=last, key=self._key(3))
+        shown = Shown(batch, self.filter(batch), self.smooth(batch), ahead, scores)
+        figure = draw(self.model, self.config.columns.observed, shown, last=last, key=self._key(3))
         if path is not None:
             plots.save(figure, path, self.config.text())
         return figure

@@ -104,10 +104,11 @@ class SingleReader(Reader):
         self._prepared = prepare(self._model, self._config, {**self._prepared.record(), "components": SEVERAL})
         self._state, _, _ = _advance(self._prepared, None, ys, inputs)
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self, ended: bool = False) -> Verdict | None:
         if self._prepared is None or self._state is None:
             return None
-        return self._prepared.watched.verdict(self._state, self._latest, self._config.columns.observed)
+        names = self._config.columns.observed
+        return self._prepared.watched.verdict(self._state, self._latest, names, ended=ended)
 
     def tree(self) -> Any:
         return self._state

@@ -32,6 +32,8 @@ class Checks(NamedTuple):
     """What particle filters say of the latest rows that they were shown."""
     theta_gain: ThetaGain | None = None
     """What learning θ has gained."""
+    same: tuple[tuple[int, int], ...] = ()
+    """Pairs of columns that have the same values in the latest rows."""
     warnings: tuple[str, ...] = ()
     """What the monitor said at its latest look."""
 
@@ -53,7 +55,12 @@ def judge(tally: Tally, about: Circumstances, checks: Checks = NOTHING) -> Verdi
     lost = _gap(checks.reference, about, bool(worse))
     refused = _refusals(recent, long, about)
     failures = [*refused, *worse, *_coverage(recent, long, about, bool(lost))]
-    doubts = [*calibration(recent, long, about, bool(lost)), *lost, *_unseen(recent, about)]
+    doubts = [
+        *calibration(recent, long, about, bool(lost)),
+        *lost,
+        *_unseen(recent, about),
+        *_repeated(checks.same, about),
+    ]
     doubts += [*_misfit(checks.reference, about), *_theta_worse(checks.theta_gain), *map(Reason, checks.warnings)]
     notes = _notes(long, about, checks)
     rising = about.improves and not refused and _rises(recent, long)
@@ -164,6 +171,19 @@ def _unseen(recent: Figures, about: Circumstances) -> list[Reason]:
             f"The latest rows have no value that could be judged in {names}.",
             "the column is empty, is another one than was meant, or cannot be predicted by finite numbers",
             "look at the column in the source, and name the columns that are observed",
+        )
+    ]
+
+
+def _repeated(same: tuple[tuple[int, int], ...], about: Circumstances) -> list[Reason]:
+    if not same:
+        return []
+    pairs = ", ".join(f"{named(about, i)} and {named(about, j)}" for i, j in same[:3])
+    return [
+        Reason(
+            f"Columns have the same values in all of the latest rows: {pairs}{' and others' if len(same) > 3 else ''}.",
+            "one column is given twice, and its noise is counted as that of two measurements",
+            "leave one of them out, of the rows and of the model",
         )
     ]
 

@@ -21,6 +21,7 @@ from .component_check import CHECKED_ROWS, EVERY, can_be_checked, log_score_gap
 from .online import OnlineLearner
 from .particle_reference import Reference, particle_reference
 from .records import Info, LearnerState
+from .starting_theta import EVERY as EVERY_GAIN
 from .starting_theta import Gained, ThetaGain, theta_gains
 from .theta import Parameter, current_parameters, parameter_warnings
 
@@ -28,6 +29,9 @@ RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
 COMPARED = 20
 """Windows from one comparison with particle filters to the next, in a long run."""
+BOUNDED, BOUNDED_ROWS = 5, 64
+"""Windows from one in which the ELBO of a result that scores its rows is compared with the log score to the next, and
+rows of it that are read for that."""
 
 
 class Report(NamedTuple):
@@ -61,10 +65,15 @@ class Report(NamedTuple):
     most windows of a long run."""
 
 
+def _is_due(window: int, every: int) -> bool:
+    """Whether something is done after so many windows that is done after the first, and then after every so many."""
+    return window == 1 or window % every == 0
+
+
 def _is_compared(q: BackwardFamily, window: int) -> bool:
     """Whether the result is compared with particle filters after so many windows: always where q learns all that it
     knows, so that it changes; otherwise after the first window and every COMPARED-th."""
-    return not isinstance(q, ScoringFamily) or window == 1 or window % COMPARED == 0
+    return not isinstance(q, ScoringFamily) or _is_due(window, COMPARED)
 
 
 class Monitor(eqx.Module):
@@ -112,7 +121,7 @@ class Monitor(eqx.Module):
         afterwards."""
         p = learner.current_model(state)
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 1)
-        now, average = (self._elbos(p, q, watch.anchor, ys, inputs, infos, key) for q in (state.q, state.result()))
+        now, average, bound = self._elbos(learner, watch, state, ys, inputs, infos, key)
         with np.errstate(invalid="ignore"):  # an observation may be beyond all numbers, and the ELBO −∞
             unbiased, error, elbo = now.mean(), now.std(ddof=1) / np.sqrt(len(now)), float(np.mean(infos.elbo))
             agree = elbo == unbiased or abs(elbo - unbiased) <= self.tolerance + 3 * error
@@ -144,8 +153,8 @@ class Monitor(eqx.Module):
             )
         warnings += parameter_warnings(learner, state, self.window) + self._advice(p, watch, state, ys, inputs)
         is_compared = _is_compared(state.q, watch.windows + 1)
-        reference = self.compare(learner, watch, state, ys, inputs) if is_compared else None
-        gained = watch.gained.next(theta_gains(learner, watch.anchor, state, infos, ys, inputs))
+        reference = self.compare(learner, watch.anchor, state, ys, inputs) if is_compared else None
+        gained = self._gained(learner, watch, state, infos, ys, inputs)
         report = Report(
             int(state.t),
             elbo,
@@ -160,7 +169,13 @@ class Monitor(eqx.Module):
             reference=reference,
             theta_gain=gained.gain(),
         )
-        return watch.next(_anchor(state), reached)._replace(gained=gained), report
+        return watch.next(_anchor(state), reached)._replace(gained=gained, bound=bound), report
+
+    def _gained(self, learner: OnlineLearner, watch: "Watch", state: LearnerState, infos, ys, inputs) -> Gained:
+        """What learning θ has gained, with some rows of this window if it is its turn."""
+        if not _is_due(watch.windows + 1, EVERY_GAIN):
+            return watch.gained
+        return watch.gained.next(theta_gains(learner, watch.anchor, state, infos, ys, inputs))
 
     def _advice(self, p, watch: "Watch", state: LearnerState, ys: Any, inputs: Any) -> list[str]:
         """What several components would add, now and then."""
@@ -171,34 +186,54 @@ class Monitor(eqx.Module):
         return [gap.advice()] if gap.is_clear() else []
 
     def compare(
-        self, learner: OnlineLearner, watch: "Watch", state: LearnerState, ys: Any, inputs: Any
+        self, learner: OnlineLearner, anchor: Any, state: LearnerState, ys: Any, inputs: Any
     ) -> Reference | None:
-        """The result beside particle filters on the first of the rows since the monitor looked last, or beside several
-        components where the filters are starved; None where it is exact, or where there are no rows."""
+        """The result beside particle filters on the first of the rows that follow the filter's state `anchor`, or
+        beside several components where the filters are starved; None where it is exact, or where there are no rows."""
         q = state.result()
         if not len(ys) or (isinstance(q, ScoringFamily) and q.exact):
             return None
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), 2)
         p = learner.current_model(state)
-        reference = particle_reference(p, q, watch.anchor, ys, inputs, key=key)
+        reference = particle_reference(p, q, anchor, ys, inputs, key=key)
         if reference.is_trusted or not can_be_checked(q):
             return reference
-        gap = log_score_gap(p, q, watch.anchor, ys, inputs)
+        gap = log_score_gap(p, q, anchor, ys, inputs)
         return reference._replace(several=gap.mean, several_error=gap.error)
 
-    def _elbos(self, p, q: BackwardFamily, anchor: Any, ys: Any, inputs: Any, infos: Info, key: Any) -> np.ndarray:
-        """Unbiased values of the window's ELBO per observation, one for each trajectory.
+    def _elbos(
+        self, learner: OnlineLearner, watch: "Watch", state: LearnerState, ys: Any, inputs: Any, infos: Info, key: Any
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """Unbiased values of the window's ELBO per observation, one for each trajectory: under the latest λ, and of the
+        result; and by how much the latter is below the log score.
 
         Where q is exact the log score is the ELBO, and no trajectory is drawn. Where the model's noise is singular
-        there is no density of a trajectory: the log score is then the only measure there is.
+        there is no density of a trajectory: the log score is then the only measure there is. Where the log score is
+        what is learned from, it is known of every row, and trajectories are drawn through some rows of some windows,
+        to find out how far the ELBO is below it.
         """
-        scores = np.asarray(infos.log_score)
-        seen = np.isfinite(scores).any()
-        log_score = np.full(2, scores[np.isfinite(scores)].mean() if seen else np.nan)
-        if isinstance(q, ScoringFamily) and q.exact:
-            return log_score
-        values = np.asarray(_unbiased(p, q, anchor, ys, inputs, self.num_trajectories, key)) / len(ys)
-        return log_score if isinstance(q, ScoringFamily) and not np.isfinite(values).any() else values
+        p, result = learner.current_model(state), state.result()
+        scores = np.asarray(infos.log_score, float)
+        seen = np.isfinite(scores)
+        log_score = np.full(2, scores[seen].mean() if seen.any() else np.nan)
+        scoring = isinstance(result, ScoringFamily)
+        if scoring and result.exact:
+            return log_score, log_score, 0.0
+        if scoring and not learner.estimator.estimates_elbo:
+            if _is_due(watch.windows + 1, BOUNDED):
+                first = jax.tree.map(lambda leaf: np.asarray(leaf)[:BOUNDED_ROWS], (ys, inputs))
+                known = scores[:BOUNDED_ROWS][seen[:BOUNDED_ROWS]]
+                values = np.asarray(_unbiased(p, result, watch.anchor, *first, self.num_trajectories, key), float)
+                below = known.sum() / len(first[0]) - values / len(first[0])
+                if np.isfinite(below).all():
+                    return log_score[0] - below, log_score[0] - below, float(below.mean())
+            return log_score - watch.bound, log_score - watch.bound, watch.bound
+
+        def drawn(q: BackwardFamily) -> np.ndarray:
+            values = np.asarray(_unbiased(p, q, watch.anchor, ys, inputs, self.num_trajectories, key)) / len(ys)
+            return log_score if scoring and not np.isfinite(values).any() else values
+
+        return drawn(state.q), drawn(result), 0.0
 
 
 class Watch(NamedTuple):
@@ -214,6 +249,9 @@ class Watch(NamedTuple):
     windows: int
     gained: Gained = Gained()
     """What learning θ has gained in them."""
+    bound: float = 0.0
+    """By how much the ELBO of a result that scores its rows was below the log score, in nats per observation, when that
+    was last found out."""
 
     @classmethod
     def begin(cls, anchor: Any) -> "Watch":
@@ -230,7 +268,7 @@ class Watch(NamedTuple):
         weight = max(1 / RECENT, 1 / (self.windows + 1))
         off = reached - self.usual
         usual, variance = self.usual + weight * off, (1 - weight) * (self.variance + weight * off**2)
-        return Watch(anchor, best, usual, variance, self.windows + 1, self.gained)
+        return self._replace(anchor=anchor, best=best, usual=usual, variance=variance, windows=self.windows + 1)
 
 
 @compiled(quickly=True)
@@ -241,4 +279,4 @@ def _unbiased(p, q, anchor, ys, inputs, num_trajectories, key):
 @compiled(quickly=True)
 def _anchor(state: LearnerState) -> Any:
     """a_t of the result, copied: the learner's next block overwrites the buffers of its state."""
-    return jax.tree.map(jnp.copy, state.result_state())
+    return jax.tree.map(jnp.copy, state.filtered)

@@ -23,7 +23,7 @@ from .predictive import Predictive, predictive_scores
 from .records import Filters, Info, LearnerState, Moved, all_finite, blank_infos, dtype_of, like_family
 from .steps import Settling
 from .tally import Evidence, Tally
-from .unlearned import Unlearned
+from .unlearned import Turn, Unlearned, first_or_both, swapped_if
 
 PREDICTIVE_DRAWS = 2**31
 """Folded into the key of a row for the draws of its prediction."""
@@ -109,7 +109,7 @@ class OnlineLearner(eqx.Module):
 
     def _see(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate, Filters]:
         """What one observation says under the λ and θ that the state has: the estimator's carry and estimate, and a_t
-        under the averaged λ and θ. It is the first where t is 0: carry and filtered state are then not looked at."""
+        of the result. It is the first where t is 0: carry and filtered state are then not looked at."""
         carry, estimate = self._estimated(state, y, u)
         fixed = self.estimator.fixed_filter(carry)
         p = self.current_model(state)
@@ -117,19 +117,21 @@ class OnlineLearner(eqx.Module):
         if fixed is not None:
             return carry, estimate, Filters(fixed, None, predicted)
 
-        def advance(filter):
+        def advance(q, filtered):
             before = branch(
                 state.t == 0,
                 lambda p, q, filtered, u: q.init(p, u),
                 lambda p, q, filtered, u: filtered,
-                *(p, *filter, u),
+                *(p, q, filtered, u),
             )
-            return _filtered(p, filter[0], before, y, u)
+            return _filtered(p, q, before, y, u)
 
-        learned, unlearned = (state.average, state.filtered), state.unlearned
-        if unlearned is None:
-            return carry, estimate, Filters(advance(learned), None, predicted)
-        return carry, estimate, Filters(*_each(advance, learned, (unlearned.q, unlearned.state)), predicted)
+        if state.unlearned is None:
+            return carry, estimate, Filters(advance(state.average, state.filtered), None, predicted)
+        turn, unlearned = Turn.of(state.t), state.unlearned
+        reported = state.result(), state.filtered
+        other = unlearned.other(state.average), unlearned.state
+        return carry, estimate, Filters(*first_or_both(advance, turn, reported, other), predicted)
 
     def _estimated(self, state: LearnerState, y: Array, u: Any) -> tuple[PyTree, OnlineEstimate]:
         """The estimator's carry and estimate after one observation."""
@@ -155,7 +157,7 @@ class OnlineLearner(eqx.Module):
     def _predicted(self, p: StateSpaceModel, state: LearnerState, y: Array, u: Any) -> Predictive:
         """How the row compares with what the result predicted of it."""
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.t), PREDICTIVE_DRAWS)
-        return predictive_scores(p, state.result(), state.result_state(), state.t == 0, y, u, self.num_draws, key=key)
+        return predictive_scores(p, state.result(), state.filtered, state.t == 0, y, u, self.num_draws, key=key)
 
     def _ascend(self, state, carry, estimate: OnlineEstimate, filters: Filters) -> tuple[LearnerState, Info]:
         moved, finite = self._move(state, estimate.increment)
@@ -211,16 +213,15 @@ class OnlineLearner(eqx.Module):
         """The stream's own part of the state after one observation, and its info."""
         if not self.estimator.survives:
             carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
-        learned, unlearned = state.average, state.unlearned
-        score = jnp.full_like(estimate.increment.elbo, jnp.nan)
-        if isinstance(learned, ScoringFamily):
-            score = learned.log_score(filters.learned)
-        reported, mean, cov = score, *learned.moments(filters.learned)
-        gain = jnp.full_like(score, jnp.nan)
+        q, unlearned, filtered = state.average, state.unlearned, filters.reported
+        score = gain = jnp.full_like(estimate.increment.elbo, jnp.nan)
+        if isinstance(q, ScoringFamily):
+            score = q.log_score(filtered)
         if unlearned is not None:
-            unlearned, gain = unlearned.next(state.t, filters.unlearned, score)
-            beside = unlearned.q.log_score(filters.unlearned), *unlearned.q.moments(filters.unlearned)
-            reported, mean, cov = unlearned.choose((score, mean, cov), beside)
+            unlearned, gain, turned = unlearned.next(state.t, score, unlearned.q.log_score(filters.other))
+            filtered, other = swapped_if(turned, filtered, filters.other)
+            unlearned = unlearned._replace(state=other)
+        mean, cov = q.moments(filtered)
         info = Info(
             state.t,
             estimate.increment.elbo,
@@ -230,7 +231,7 @@ class OnlineLearner(eqx.Module):
             ~finite,
             mean,
             jnp.sqrt(jnp.diag(cov)),
-            jnp.where(finite, reported, jnp.nan),
+            jnp.where(finite, score, jnp.nan),
             filters.predicted.pit,
             filters.predicted.residual,
             filters.predicted.crps,
@@ -240,7 +241,7 @@ class OnlineLearner(eqx.Module):
         state = state._replace(
             t=state.t + 1,
             carry=carry,
-            filtered=filters.learned,
+            filtered=filtered,
             unlearned=unlearned,
             tally=state.tally.add(evidence),
             refused=state.refused + ~finite,
@@ -361,22 +362,6 @@ def _read_block(learner: OnlineLearner, state: LearnerState, ys, inputs, n):
 
 
 _advance, _advance_quickly = (compiled(donate=1, quickly=quickly)(_read_block) for quickly in (False, True))
-
-
-def _each(function: Any, this: PyTree, that: PyTree) -> tuple[PyTree, PyTree]:
-    """A function of two trees of one kind, as one program that runs twice: it takes half as long to compile."""
-    (arrays, static), (others, _) = (eqx.partition(tree, eqx.is_array) for tree in (this, that))
-    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), arrays, others)
-    made = []  # what is not an array, which tracing finds
-
-    def one(own):
-        found, rest = eqx.partition(function(eqx.combine(own, static)), eqx.is_array)
-        made.append(rest)
-        return found
-
-    found = jax.lax.map(one, both)
-    first, second = (eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], found), made[0]) for i in range(2))
-    return first, second
 
 
 def _filtered(p: StateSpaceModel, q: BackwardFamily, before: PyTree, y: Array, u: Any) -> PyTree:

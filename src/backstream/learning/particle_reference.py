@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from backstream._jax.compiling import compiled
+from backstream._jax.hashed_keys import hashed
 from backstream.estimators.fixed_lag import window_elbo
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.models.base import StateSpaceModel, transition_law
@@ -74,7 +75,7 @@ def particle_reference(
 
 @compiled(quickly=True)
 def _compared(p, q, anchor, ys, inputs, count, key):
-    keys = jax.random.split(key, FILTERS + 1)
+    keys = jax.random.split(hashed(key), FILTERS + 1)
     found, ess = jax.vmap(lambda key: _log_likelihood(p, q, anchor, ys, inputs, count, key))(keys[1:])
     return found, _score(p, q, anchor, ys, inputs, keys[0]), ess.mean()
 
@@ -89,6 +90,15 @@ def _score(p, q, anchor, ys, inputs, key) -> Float[Array, ""]:
         return state, q.log_score(state)
 
     return jax.lax.scan(step, anchor, (ys, inputs))[1].sum()
+
+
+def _resampled(w: Float[Array, " n"], uniform: Float[Array, ""]) -> Int[Array, " n"]:
+    """Systematic resampling: particle i takes the points (k + uniform)/n that lie between the sums of the weights up to
+    it. They are counted and not searched for, which would take longer than all the rest of a filter."""
+    n, cumulative = len(w), jnp.cumsum(w)
+    before = jnp.ceil(cumulative / cumulative[-1] * n - uniform).astype(int)  # points before the end of each
+    ends = jnp.zeros(n + 1, int).at[jnp.clip(before, 0, n)].add(1)
+    return jnp.minimum(jnp.cumsum(ends)[:n], n - 1)
 
 
 def _log_likelihood(p, q, anchor, ys, inputs, count, key) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -106,11 +116,8 @@ def _log_likelihood(p, q, anchor, ys, inputs, count, key) -> tuple[Float[Array, 
         mass = jax.nn.logsumexp(log_w)
         w = jnp.where(jnp.isfinite(mass), jnp.exp(log_w - mass), 1 / PARTICLES)
         share = 1 / (PARTICLES * (w**2).sum())
-        cumulative = jnp.cumsum(w)
-        points = (jnp.arange(PARTICLES) + uniform[k]) / PARTICLES * cumulative[-1]
-        chosen = jnp.minimum(jnp.searchsorted(cumulative, points), PARTICLES - 1)
         few = share < 0.5
-        x = jnp.where(few, x[chosen], x)
+        x = jnp.where(few, x[_resampled(w, uniform[k])], x)
         log_w = jnp.where(few, -jnp.log(float(PARTICLES)), jnp.log(w)).astype(x.dtype)
         return x, log_w, total + mass, ess + share
 

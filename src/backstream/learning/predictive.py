@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PyTree
 from numpyro.distributions import constraints
 
+from backstream._jax.hashed_keys import hashed
 from backstream.families.base import BackwardFamily
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import log_emission
@@ -73,7 +74,8 @@ def predictive_scores(
     law = emission_law(p, mean, u)
     if not num_draws:
         return Predictive.unknown(y)
-    keys = jax.random.split(key, (2, num_draws))  # one call: the keys cost more than what is drawn with them
+    key = hashed(key)
+    keys = jax.random.split(key, (2, num_draws))
 
     def begin():
         return jax.vmap(lambda key: draw(prior_law(p, u), key=key).astype(mean.dtype))(keys[0])

@@ -33,7 +33,7 @@ class LearnerState(NamedTuple):
     carry: PyTree
     """The estimator's."""
     filtered: PyTree
-    """a_t under the averaged λ, with the model at the averaged θ."""
+    """a_t of the result, with the model at the averaged θ."""
     unlearned: Unlearned | None
     """The same family as it was before it learned, for families that score themselves; None for others."""
     tally: Tally
@@ -47,11 +47,7 @@ class LearnerState(NamedTuple):
         better."""
         if self.unlearned is None:
             return self.average
-        return self.unlearned.choose(self.average, self.unlearned.q)
-
-    def result_state(self) -> PyTree:
-        """a_t of the result."""
-        return self.filtered if self.unlearned is None else self.unlearned.choose(self.filtered, self.unlearned.state)
+        return self.unlearned.reported(self.average)
 
 
 class Info(NamedTuple):
@@ -75,11 +71,11 @@ class Info(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """a_t under the averaged λ, and under the λ before anything was learned, where that is kept; and how the row
-    compares with its prediction."""
+    """a_t of the result, and of the other of the learned and the unlearned family, where there are two; and how the
+    row compares with its prediction."""
 
-    learned: PyTree
-    unlearned: PyTree
+    reported: PyTree
+    other: PyTree
     predicted: Predictive
 
 

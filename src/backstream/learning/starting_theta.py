@@ -1,7 +1,7 @@
 """What learning θ has gained: the log score of the result beside that of the filter at the θ that a run began with.
 
-The filter at the starting θ reads some rows of each window of the monitor. It starts from the result's own state there,
-and its first rows, which still have that state in them, do not count.
+The filter at the starting θ reads some rows of the monitor's first window, of every fourth and of the last. It starts
+from the result's own state there, and its first rows, which still have that state in them, do not count.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +20,10 @@ UNCOUNTED, COUNTED = 32, 128
 """Rows of a window that the filter reads: the first do not count."""
 BATCH = 16
 """Gains of neighbouring rows are not independent: the standard error is that of the means of so many."""
-FORGOTTEN = 0.05
-"""The share of what the windows before have said that is forgotten with each window."""
+EVERY = 4
+"""Windows from one of which some rows are read to the next."""
+FORGOTTEN = 0.2
+"""The share of what the windows before have said that is forgotten with each."""
 
 
 class ThetaGain(NamedTuple):

@@ -10,12 +10,15 @@ from jaxtyping import Array
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.guided import GuidedMixture
 
+from .column_check import same_columns
+from .component_check import CHECKED_ROWS
 from .judging import Checks, judge
 from .monitor import Monitor, Report, Watch
 from .online import OnlineLearner, blank_state
+from .particle_reference import ROWS
 from .records import Info, LearnerState, blank_infos, dtype_of
 from .remedies import Circumstances
-from .starting_theta import Gained, theta_gains
+from .starting_theta import theta_gains
 from .steps import Settling
 from .verdict import Verdict
 
@@ -30,6 +33,9 @@ class WatchedState(NamedTuple):
     yet filled is zero."""
     first: Any = None
     """Observations and inputs of the first rows, as long as they are to decide how many components there will be."""
+    before: Any = None
+    """The filter at the start of the window before this one, and the first observations and inputs of that window: what
+    is looked at when a stream ends that has few rows in this one."""
 
 
 def later(before: Report | None, after: Report) -> Report:
@@ -58,7 +64,8 @@ class WatchedLearner(eqx.Module):
         state, info = self.learner.step(self.learner.init(q, u, key=key), y, u)
         watch = self.monitor.begin(state)
         window = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._window(ys, inputs, info))
-        return WatchedState(state, watch, window), jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)
+        begun = WatchedState(state, watch, window, before=_first_rows(watch.anchor, window))
+        return begun, jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)
 
     def blank(self, q: BackwardFamily, ys: Array | np.ndarray, inputs: Any = None, *, key: Array) -> WatchedState:
         """The structure and the shapes of what `begin` returns, with nothing computed: what a checkpoint is read
@@ -68,12 +75,13 @@ class WatchedLearner(eqx.Module):
             state = blank_state(self.learner, q, jax.tree.map(lambda leaf: leaf[0], inputs), key)
             return (
                 state,
-                Watch.begin(state.result_state()),
+                Watch.begin(state.filtered),
                 jax.tree.map(lambda leaf: leaf[0], blank_infos(1, q, dtype_of(q))),
             )
 
         state, watch, info = eqx.filter_eval_shape(begun)
-        return WatchedState(state, watch, self._window(ys, inputs, info))
+        window = self._window(ys, inputs, info)
+        return WatchedState(state, watch, window, before=eqx.filter_eval_shape(_first_rows, watch.anchor, window))
 
     def _window(self, ys, inputs, info) -> Any:
         row = *jax.tree.map(lambda leaf: leaf[0], (ys, inputs)), info
@@ -100,32 +108,46 @@ class WatchedLearner(eqx.Module):
             window = jax.tree.map(np.array, state.window)
             for buffer, rows in zip(jax.tree.leaves(window), jax.tree.leaves((*now, infos)), strict=True):
                 buffer[filled : filled + count] = rows
-            watch = state.watch
+            watch, before = state.watch, state.before
             if filled + count == length:
                 seen, seen_inputs, seen_infos = window
+                before = _first_rows(watch.anchor, window)
                 watch, report = self.monitor.look(self.learner, watch, learner, seen_infos, seen, seen_inputs)
                 reports.append(report)
                 window = jax.tree.map(np.zeros_like, window)
-            state, (ys, inputs) = WatchedState(learner, watch, window, state.first), later
+            state, (ys, inputs) = WatchedState(learner, watch, window, state.first, before), later
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected), reports
 
-    def verdict(self, state: WatchedState, latest: Report | None, names: tuple[str, ...] = ()) -> Verdict:
+    def verdict(
+        self, state: WatchedState, latest: Report | None, names: tuple[str, ...] = (), *, ended: bool = False
+    ) -> Verdict:
         """Whether the result can be used.
 
         Args:
             state: The state after the last row.
             latest: The monitor's latest report. Where there is none yet, particle filters are shown the rows so far.
             names: Of the columns.
+            ended: Whether no more rows are to come for now: particle filters are then shown the latest rows.
         """
         learner, about = state.learner, circumstances(self.learner, state.learner, names)
-        if latest is not None:
-            checks = Checks(latest.reference, latest.theta_gain, latest.warnings)
-            return judge(learner.tally, about, checks)
-        filled = max(int(learner.t) - 1, 0)
+        filled = max(int(learner.t) - 1, 0) % self.monitor.window
         ys, inputs, infos = jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], state.window)
-        reference = self.monitor.compare(self.learner, state.watch, learner, ys, inputs)
-        gains = theta_gains(self.learner, state.watch.anchor, learner, infos, ys, inputs)
-        return judge(learner.tally, about, Checks(reference, Gained().next(gains).gain()))
+        anchor, shown, gained = state.watch.anchor, (ys, inputs), state.watch.gained
+        if latest is not None and filled < ROWS:
+            anchor, *shown = state.before
+        same = tuple(same_columns(np.asarray(shown[0])))
+        if latest is not None and not ended:
+            return judge(learner.tally, about, Checks(latest.reference, latest.theta_gain, same, latest.warnings))
+        reference = self.monitor.compare(self.learner, anchor, learner, *shown)
+        gained = gained.next(theta_gains(self.learner, state.watch.anchor, learner, infos, ys, inputs))
+        warnings = () if latest is None else latest.warnings
+        return judge(learner.tally, about, Checks(reference, gained.gain(), same, warnings))
+
+
+def _first_rows(anchor: Any, window: Any) -> Any:
+    """Of a window that begins at `anchor`: as many as the checks at the end of a stream read."""
+    ys, inputs, _ = window
+    return anchor, *jax.tree.map(lambda leaf: leaf[:CHECKED_ROWS], (ys, inputs))
 
 
 def circumstances(learner: OnlineLearner, state: LearnerState, names: tuple[str, ...] = ()) -> Circumstances:

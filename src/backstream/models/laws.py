@@ -13,6 +13,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 from numpyro.distributions import constraints
 
+from backstream._jax.hashed_keys import is_hashed, threefry
+
 Law = Any
 """A numpyro law. Which attributes it has depends on what it is."""
 
@@ -32,7 +34,13 @@ def draw(law: Law, *, key: Array) -> Float[Array, " n"]:
     Parameters given as Python numbers, which numpyro keeps as NumPy arrays, have no say.
     """
     arrays = [leaf for leaf in jax.tree.leaves(law) if isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)]
-    return jnp.asarray(law.sample(key), jnp.result_type(*arrays) if arrays else float)
+    try:
+        value = law.sample(key)
+    except NotImplementedError:  # JAX draws counts with keys of its default kind only
+        if not is_hashed(key):
+            raise
+        value = law.sample(threefry(key))
+    return jnp.asarray(value, jnp.result_type(*arrays) if arrays else float)
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------

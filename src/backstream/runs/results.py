@@ -47,6 +47,14 @@ def read_results(folder: Path) -> pa.Table:
     raise AssertionError("unreachable")
 
 
+def read_latest(folder: Path) -> pa.Table | None:
+    """The rows of the newest part; None where there is none that can be read."""
+    for part in reversed(part_files(folder)):
+        with contextlib.suppress(RunError):
+            return read_parquet(part)
+    return None
+
+
 def read_parquet(path: Path) -> pa.Table:
     """A table of results. Raises RunError where it makes no sense."""
     try:

@@ -11,8 +11,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from backstream.learning.calibration import LEAST_ROWS
+from backstream.learning.column_check import same_columns
 from backstream.learning.judging import LEAST_COVERAGE, Checks, judge, pooled
 from backstream.learning.monitor import Monitor, Report, Watch
+from backstream.learning.particle_reference import Reference
 from backstream.learning.records import Info, blank_infos
 from backstream.learning.tally import Tally, poor_coverage
 from backstream.learning.verdict import Reason, Verdict
@@ -129,24 +132,28 @@ class Fleet:
         self.capacity = self.state.capacity
         self._free = self._unused()
 
-    def verdict(self, latest: dict[str, Report], columns: tuple[str, ...] = ()) -> Verdict:
+    def verdict(self, latest: dict[str, Report], columns: tuple[str, ...] = (), *, ended: bool = False) -> Verdict:
         """Whether what is reported of the live streams can be used: of all of them together, and which stand out.
 
         Args:
             latest: The monitor's latest report of each stream that it looked at.
             columns: Their names.
+            ended: Whether no more rows are to come for now: particle filters are then shown the latest rows of the
+                streams that are watched.
         """
         if not self.members:
             return Verdict("learning", (Reason("No stream is live: there is nothing to judge."),))
         names, slots = zip(*((name, member.slot) for name, member in self.members.items()), strict=True)
         tallies: Tally = self.panel.streams(self.state, np.asarray(slots), lambda one: one.tally)
         about = circumstances(self.panel.learner, self.panel.stream(self.state, slots[0]), columns)
-        references = [report.reference for report in latest.values() if report.reference is not None]
+        references = {name: report.reference for name, report in latest.items()}
+        references |= self._references() if ended else {}
+        references = [one for one in references.values() if one is not None]
         reference = max(references, key=lambda one: one.gap, default=None)
         warnings = [f"Stream {name!r}: {warning}" for name, one in latest.items() for warning in one.warnings]
         gains = [report.theta_gain for report in latest.values() if report.theta_gain is not None]
         worst = min(gains, key=lambda one: one.mean, default=None)
-        found = judge(pooled(tallies), about, Checks(reference, worst, tuple(warnings)))
+        found = judge(pooled(tallies), about, Checks(reference, worst, self._same_columns(), tuple(warnings)))
         poor = [names[i] for i in poor_coverage(tallies, LEAST_COVERAGE)]
         if not poor or found.kind == "failed":
             return found
@@ -158,6 +165,28 @@ class Fleet:
             "look at their rows; a posterior of their own (--own)",
         )
         return replace(found, kind="doubtful", reasons=(reason, *found.reasons))
+
+    def _references(self) -> dict[str, Reference | None]:
+        """What particle filters say of the latest rows of the streams that are watched, where there are enough."""
+        found = {}
+        for name, one in self._watches.items():
+            ys, inputs = self._latest_rows(one)
+            if len(ys) >= LEAST_ROWS:
+                state = self.panel.stream(self.state, self.members[name].slot)
+                found[name] = self.monitor.compare(self.panel.learner, one.watch.anchor, state, ys, inputs)
+        return found
+
+    def _same_columns(self) -> tuple[tuple[int, int], ...]:
+        """Those that are the same in all streams that are watched."""
+        rows = [self._latest_rows(one)[0] for one in self._watches.values()]
+        return tuple(same_columns(np.concatenate(rows))) if rows else ()
+
+    def _latest_rows(self, one: "Watched") -> tuple[np.ndarray, Any]:
+        """Those of a watched stream since the monitor looked at it last."""
+        if one.window is None:
+            return np.zeros((0, self.panel.q.obs_dim)), None
+        ys, inputs, _ = jax.tree.map(lambda leaf: leaf[: (one.seen - 1) % self.monitor.window], one.window)
+        return ys, inputs
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
     def tree(self) -> Tree:
