@@ -3,9 +3,9 @@
     .venv-spark/bin/python -m benchmarks.spark.throughput
 
 10 000 keys, each with an own λ; micro-batches of 100 000 rows in Parquet files; float32; processor time, so that other
-work on the machine counts little. `learned` is a chaotic RNN with two states, whose λ moves; `exact` is linear and
-Gaussian with two states, where a row costs least and Spark's share is largest. The profile says where the time of an
-executor goes: in its Java part, in the worker's arithmetic, in its tables and bytes, and in Spark's Python part.
+work on the machine counts little. `learned` is stochastic volatility with two states, whose λ moves; `exact` is linear
+and Gaussian with two states, where a row costs least and Spark's share is largest. The time of executors is that of
+their Java part and of their Python processes; benchmarks/spark_cost.py says what the worker does in the latter.
 """
 
 import json
@@ -33,7 +33,7 @@ KEYS, ROWS, WARM, BATCHES, FILES = 10_000, 10, 8, 12, 2
 """Streams, rows of each in a micro-batch, micro-batches before and while the clock runs, and files of a micro-batch."""
 BUCKETS = 16
 MODELS = {
-    "learned": lambda: bs.ChaoticRNN.random(2, key=jax.random.key(0)),
+    "learned": lambda: bs.StochasticVolatility(*(np.full(2, value) for value in (0.0, 0.95, 0.3))),
     "exact": lambda: bs.LinearGaussian.random(2, 2, key=jax.random.key(0)),
 }
 COUNT = KEYS * ROWS * BATCHES

@@ -29,7 +29,7 @@ from benchmarks.spark.cluster import clean_up, commits, descendants, executors_b
 from tests.soak.spark_query import OBSERVED, model
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "spark_kills.json"
-STREAMS, FILES, ROWS = 60, 14, 3
+STREAMS, FILES, ROWS = 60, 20, 3
 """Streams, micro-batches, and rows of each stream in one of them."""
 KILLS, DRIVERS = 20, 5
 STORM_SECONDS, STORM_EVERY = 120.0, 6.0

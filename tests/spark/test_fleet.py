@@ -75,6 +75,12 @@ def test_a_common_lambda_is_that_of_one_machine(spark, tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
         moved = max(moved, float(np.abs(one - start).max()))
     assert moved > 1e-4
+    static = spark.read.schema("sensor_id string, at int, y double").json(str(tmp_path / "in"))
+    held = bs.spark.stream(learned, static, "sensor_id", columns=COLUMNS, buckets=2).toPandas().sort_values("at")
+    for name in NAMES:
+        expected = bs.filter(learned.model, learned.family, DATA[name][:3])
+        mine = held[held.sensor_id == name]
+        np.testing.assert_allclose(mine.mean_0, np.asarray(expected.mean)[:, 0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
