@@ -1,8 +1,8 @@
 """What the checks of a run cost: `python -m benchmarks.check_costs`.
 
-A run of 10 000 rows, from the first row to the verdict, is repeated with all checks and with some of them left out, in
-turn, in one process. Compiling and planning are not counted. A share is the least time with all checks less the least
-time without some, over the former.
+A run of 10 000 rows, from the first row to the verdict, in processor time; compiling and planning are not counted. The
+checks that are calls of their own are timed as they are called. Those that are part of a row's program are left out in
+every other run, in one process: their share is the least time with them less the least time without them.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import numpy as np
 
 import backstream as bs
 from backstream.engine import single_reader
-from backstream.learning import monitor, presets
+from backstream.learning import presets
 from backstream.learning.monitor import Monitor
 from backstream.learning.online import OnlineLearner
 from backstream.models import ChaoticRNN
@@ -30,15 +30,14 @@ from benchmarks.zoo.catalogue import find
 
 RESULTS = Path(__file__).parent / "results" / "check_costs.json"
 ROWS, SEED = 10_000, 100
-CHECKS = "particle filters", "unlearned filter", "bound"
-"""The absolute check: each of them, and all together."""
-SCORES = "predictive scores"
-STARTING = "filter at the starting parameters"
+CALLED = {"particle filters": "compare", "bound": "_elbos", "filter at the starting parameters": "_gained"}
+"""Methods of the monitor."""
+UNLEARNED, SCORES = "unlearned filter", "predictive scores"
 MODELS = "volatility", "pendulum", "trades", "chaotic network, d = 10"
 
 
-def without(check: str) -> Any:
-    """A context in which one of the checks is left out."""
+def without(part: str) -> Any:
+    """A context in which a part of a row's program is left out."""
     init, made = OnlineLearner.init, presets.default_learner
 
     def bare(*given, **named):
@@ -47,43 +46,36 @@ def without(check: str) -> Any:
     def unscored(*given, **named):
         return replace(made(*given, **named), num_draws=0)
 
-    def log_score(self, learner, watch, state, ys, inputs, infos, key):
-        values = np.full(2, np.mean(infos.log_score))
-        return values, values, 0.0
-
-    return {
-        "particle filters": lambda: mock.patch.object(Monitor, "compare", lambda *_: None),
-        "unlearned filter": lambda: mock.patch.object(OnlineLearner, "init", bare),
-        "bound": lambda: mock.patch.object(Monitor, "_elbos", log_score),
-        SCORES: lambda: mock.patch.object(presets, "default_learner", unscored),
-        STARTING: lambda: mock.patch.object(monitor, "theta_gains", lambda *_: np.zeros(0)),
-    }[check]()
+    if part == UNLEARNED:
+        return mock.patch.object(OnlineLearner, "init", bare)
+    return mock.patch.object(presets, "default_learner", unscored) if part == SCORES else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def planning_apart() -> Iterator[list[float]]:
-    """Collects the seconds that are spent on planning, which compiles."""
-    spent, prepare = [], single_reader.prepare
+def timed(owner: Any, name: str) -> Iterator[list[float]]:
+    """Collects the seconds that are spent in a function."""
+    spent, function = [], getattr(owner, name)
 
-    def timed(*given):
+    def call(*given, **named):
         began = time.process_time()
-        made = prepare(*given)
+        made = jax.block_until_ready(function(*given, **named))
         spent.append(time.process_time() - began)
         return made
 
-    with mock.patch.object(single_reader, "prepare", timed):
+    with mock.patch.object(owner, name, call):
         yield spent
 
 
-def seconds(model: Any, ys: np.ndarray, left_out: tuple[str, ...], learns: bool) -> float:
-    """Processor time of a run."""
+def seconds(model: Any, ys: np.ndarray, left_out: str = "", learns: bool = False) -> dict[str, float]:
+    """Processor time of a run, and of the checks in it that are calls."""
     with contextlib.ExitStack() as stack:
-        for check in left_out:
-            stack.enter_context(without(check))
-        spent = stack.enter_context(planning_apart())
+        stack.enter_context(without(left_out))
+        planning = stack.enter_context(timed(single_reader, "prepare"))
+        called = {check: stack.enter_context(timed(Monitor, method)) for check, method in CALLED.items()}
         began = time.process_time()
         bs.learn(model, ys, learn="all" if learns else (), progress=False, warn=lambda sentence: None)
-        return time.process_time() - began - sum(spent)
+        whole = time.process_time() - began - sum(planning)
+    return {"whole": whole} | {check: sum(spent) for check, spent in called.items()}
 
 
 def rows_of(name: str) -> tuple[Any, np.ndarray]:
@@ -96,26 +88,29 @@ def rows_of(name: str) -> tuple[Any, np.ndarray]:
 
 def shares(name: str, repeats: int) -> dict[str, float]:
     model, ys = rows_of(name)
-    kinds = {check: ((check,), False) for check in (*CHECKS, SCORES)}
-    kinds |= {"all checks": (CHECKS, False), "with": ((), False)}
+    kinds: dict[str, dict[str, Any]] = {"": {}, UNLEARNED: {"left_out": UNLEARNED}, SCORES: {"left_out": SCORES}}
     if name != MODELS[-1]:  # a network of 10 states has 110 parameters: learning them takes all the time
-        kinds |= {STARTING: ((STARTING,), True), "with, learned": ((), True)}
-    took: dict[str, list[float]] = {kind: [] for kind in kinds}
+        kinds["learned"] = {"learns": True}
+    took: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for repeat in range(repeats + 1):  # in turn, as the machine has other work; the first ones compile
-        for kind, (left_out, learns) in kinds.items():
-            spent = seconds(model, ys, left_out, learns)
+        for kind, how in kinds.items():
+            spent = seconds(model, ys, **how)
             took[kind] += [spent] if repeat else []
-    least = {kind: min(values) for kind, values in took.items()}
-    found = {kind: 1 - least[kind] / least["with"] for kind in (*CHECKS, "all checks", SCORES)}
-    if STARTING in least:
-        found[STARTING] = 1 - least[STARTING] / least["with, learned"]
-    return {"microseconds a row": round(1e6 * least["with"] / ROWS, 1)} | {k: round(v, 3) for k, v in found.items()}
+    least = {kind: {part: min(one[part] for one in runs) for part in runs[0]} for kind, runs in took.items()}
+    whole, starting = least[""]["whole"], "filter at the starting parameters"
+    found = {check: least[""][check] / whole for check in CALLED if check != starting}
+    found[UNLEARNED] = 1 - least[UNLEARNED]["whole"] / whole
+    found["all checks"] = sum(found.values())
+    found[SCORES] = 1 - least[SCORES]["whole"] / whole
+    if "learned" in least:
+        found[starting] = least["learned"][starting] / least["learned"]["whole"]
+    return {"microseconds a row": round(1e6 * whole / ROWS, 1)} | {k: round(v, 4) for k, v in found.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="Of models. Default: all.")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=12)
     parser.add_argument("--out", type=Path, default=None, help="Where to write. Default: nowhere.")
     asked = parser.parse_args()
     use_one_thread()

@@ -3,27 +3,12 @@
 Tables between marks are made from the results, and `tests/measurements` compares them. Here are sentences.
 """
 
-import json
-import re
-from pathlib import Path
-
 from backstream.learning import judging, monitor, particle_reference, starting_theta, tally, unlearned
 from backstream.learning.calibration import LEAST_ROWS
 from benchmarks import growth_theta, modes
 from benchmarks.zoo import catalogue
+from sentences import ROOT, results, says
 from tools.mutants.__main__ import MUTANTS, check_texts
-
-ROOT = Path(__file__).parents[2]
-
-
-def results(name: str) -> dict:
-    return json.loads((ROOT / name).read_text())
-
-
-def says(page: str, sentence: str) -> None:
-    """The sentence is on the page, however it is broken into lines."""
-    text = re.sub(r"\s+", " ", (ROOT / page).read_text())
-    assert re.sub(r"\s+", " ", sentence) in text, f"{page} does not say: {sentence}"
 
 
 def test_the_particle_smoother_is_beaten_on_some_seeds():

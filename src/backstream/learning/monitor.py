@@ -29,7 +29,7 @@ RECENT, FADING = 5, 20
 """Windows over which the monitor forgets what is usual, and what was best."""
 COMPARED = 20
 """Windows from one comparison with particle filters to the next, in a long run."""
-BOUNDED, BOUNDED_ROWS = 5, 64
+BOUNDED, BOUNDED_ROWS = 10, 64
 """Windows from one in which the ELBO of a result that scores its rows is compared with the log score to the next, and
 rows of it that are read for that."""
 
