@@ -5,7 +5,7 @@ Tables between marks are made from the results, and `tests/measurements` compare
 
 from backstream.learning import judging, monitor, particle_reference, starting_theta, tally, unlearned
 from backstream.learning.calibration import LEAST_ROWS
-from benchmarks import growth_theta, modes
+from benchmarks import check_costs, growth_theta, modes
 from benchmarks.zoo import catalogue
 from sentences import ROOT, results, says
 from tools.mutants.__main__ import MUTANTS, check_texts
@@ -73,6 +73,20 @@ def test_following_the_advice_mends():
         "docs/decisions.md",
         f"For {mended} of {len(remedies)} failures, a run that follows the advice ends with the verdict good",
     )
+
+
+def test_the_cost_of_the_checks():
+    found = results("benchmarks/results/check_costs.json")
+    models, page = found["models"], "docs/decisions.md"
+    assert found["rows"] == 10_000 and list(models) == list(check_costs.MODELS)
+    shares = ", ".join(f"{100 * one['all checks']:.1f} % on {name}" for name, one in models.items())
+    says(page, f"together take {shares}. The aim was 5 %: it is missed")
+    assert max(one["all checks"] for one in models.values()) > 0.05, "the page says that the aim is missed"
+    says(page, f"the two looks take {100 * models[check_costs.MODELS[-1]]['particle filters']:.0f} %")
+    fewest, largest = (pick(one[check_costs.SCORES] for one in models.values()) for pick in (min, max))
+    says(page, f"They take {100 * fewest:.0f} to {100 * largest:.0f} % of the same runs")
+    theta = max(one.get("filter at the starting parameters", 0.0) for one in models.values())
+    says(page, f"at most {100 * theta:.0f} % of a run that learns them")
 
 
 def test_what_a_network_could_gain():
