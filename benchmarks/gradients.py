@@ -34,7 +34,7 @@ from backstream.estimators.base import flatten
 from backstream.families import Kalman
 from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
-from backstream.plots import BLACK, BLUE, GREEN, GREY, ORANGE
+from backstream.plots import BLACK, BLUE, GRAY, GREEN, ORANGE
 from benchmarks.harness import MISSING, table, time_each
 from reproduction.version_0_1.innovation import Innovation
 
@@ -63,10 +63,10 @@ QUICK = {
     "timings": 2,
 }
 PLAIN = "plain weights"
-COLOURS = {
+COLORS = {
     PLAIN: BLACK,
     "corrected weights": BLUE,
-    "two backward draws": GREY,
+    "two backward draws": GRAY,
     "paper's settings": ORANGE,
     "pathwise": GREEN,
 }
@@ -231,11 +231,11 @@ def figure(content: dict[str, Any]):
     columns = max(1, (len(found) + 1) // 2)
     drawn, axes = plt.subplots(2, columns, figsize=(3 * columns, 6), layout="constrained", squeeze=False)
     for (case, stages), panel in zip(found.items(), axes.flat, strict=False):
-        for name, colour in COLOURS.items():
+        for name, color in COLORS.items():
             rows = [stage[name] for stage in stages.values()]
             x, y = ([max(row[key], 1e-4) for row in rows] for key in ("deviation", "bias"))
-            panel.plot(x, y, "-", color=colour, linewidth=0.6)
-            panel.scatter(x, y, s=[14 * (k + 1) for k in range(len(rows))], color=colour, label=name)
+            panel.plot(x, y, "-", color=color, linewidth=0.6)
+            panel.scatter(x, y, s=[14 * (k + 1) for k in range(len(rows))], color=color, label=name)
         panel.set(xscale="log", yscale="log")
         panel.set_title(case, fontsize="small")
         for axis in (panel.xaxis, panel.yaxis):

@@ -4,7 +4,7 @@
 
 The window and the recursion, both as they come, on the models of `bench gradients`, five seeds each, which draw model,
 stream, fresh sequence, family and samples. For the chaotic networks it is `Innovation` with `shared` and `tangent`: one
-network for all coordinates, and the model's own dynamics, linearised where the filter is. A run ends after 5 000
+network for all coordinates, and the model's own dynamics, linearized where the filter is. A run ends after 5 000
 observations, or after 150 processor seconds of learning. Errors are above the limit on the same sequence: that of the
 Kalman smoother, or of a particle smoother with 20 000 particles and the true model. From d = 20 on these are too few;
 the limit of filtering is there that of a filter which knows more: for each coordinate, a particle filter that is told
@@ -24,7 +24,7 @@ from matplotlib.ticker import NullFormatter
 from backstream import metrics
 from backstream.learning import Settings, default_learner
 from backstream.models import ChaoticRNN, Growth, LinearGaussian
-from backstream.plots import BLUE, GREEN, GREY, ORANGE
+from backstream.plots import BLUE, GRAY, GREEN, ORANGE
 from benchmarks.harness import MISSING, Judge, LinearJudge, first_within, learn, table
 from reproduction.version_0_1.innovation import Innovation
 
@@ -61,7 +61,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 KEPT = ("observations", "seconds", "smoothing", "filtering", "refused")
 """What is kept of a row of a learning curve."""
-COLOURS = {"window": BLUE, "recursion": ORANGE, FEW: GREEN}
+COLORS = {"window": BLUE, "recursion": ORANGE, FEW: GREEN}
 
 
 def stream(make: Callable, settings: dict[str, Any], seed: int):
@@ -80,7 +80,7 @@ def stream(make: Callable, settings: dict[str, Any], seed: int):
 def curve(make: Callable, method: str, settings: dict[str, Any], seed: int) -> list[dict[str, Any]]:
     p, q, ys, inputs, judge, key = stream(make, settings, seed)
     rate = 3e-3 if isinstance(q, Innovation) and q.shared else None  # which held dynamics bear with the recursion too
-    learner = default_learner(p, Settings(**METHODS[method], rate=rate))
+    learner = default_learner(p, Settings(**METHODS[method], learning_rate=rate))
     rows = learn(
         learner, q, ys, judge.errors, settings["every"], inputs, key=key, most_seconds=settings["most_seconds"]
     )
@@ -211,19 +211,19 @@ def figure(content: dict[str, Any]):
     drawn, axes = plt.subplots(2, columns, figsize=(3 * columns, 5), layout="constrained", squeeze=False)
     for case, panel in zip(found, axes.flat, strict=False):
         drawn_errors = []
-        for method, colour in COLOURS.items():
+        for method, color in COLORS.items():
             for rows, best in runs(content, case, method):
                 x, y = [row["seconds"] for row in rows], [row["filtering"] / best["filtering"] for row in rows]
-                panel.plot(x, y, color=colour, linewidth=1, alpha=0.7)
+                panel.plot(x, y, color=color, linewidth=1, alpha=0.7)
                 drawn_errors += y
-        panel.axhline(1.05, color=GREY, linestyle=":", linewidth=1)
+        panel.axhline(1.05, color=GRAY, linestyle=":", linewidth=1)
         panel.set(xscale="log", ylim=(0.99 * min(1.0, *drawn_errors), min(1.02 * max(drawn_errors), 4.0)))
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.set_title(case, fontsize="small")
     for panel in axes.flat[len(found) :]:
         panel.set_visible(False)
     if found:
-        lines = [Line2D([], [], color=colour, label=method) for method, colour in COLOURS.items()]
+        lines = [Line2D([], [], color=color, label=method) for method, color in COLORS.items()]
         axes[0, 0].legend(handles=lines, fontsize="x-small", frameon=False)
         drawn.supxlabel("processor seconds of learning", fontsize="small")
         drawn.supylabel("filtering error ÷ its limit", fontsize="small")

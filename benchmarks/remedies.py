@@ -53,8 +53,8 @@ REMEDIES = (
     Remedy("dynamics forget at once (0.2 for 0.9)", "--learn-model", LEARN, ROWS),
     Remedy("wrong sign of the dynamics", "--learn-model", LEARN, ROWS),
     Remedy("offset of 0.7 in the emission", "--learn-model", LEARN, ROWS),
-    Remedy("rate a thousand times too high, no fallback", "lower --rate", Settings(fallback=False)),
-    Remedy("rate of the parameters a hundred times too high", "lower --model-rate", LEARN, ROWS),
+    Remedy("rate a thousand times too high, no fallback", "lower --learning-rate", Settings(fallback=False)),
+    Remedy("rate of the parameters a hundred times too high", "lower --model-learning-rate", LEARN, ROWS),
 )
 
 

@@ -88,7 +88,7 @@ SIZES = {
 
 
 def per_step(settings: dict[str, Any]) -> dict[str, Any]:
-    """A gradient step of the non-amortised scheme (Table 2): score against regression."""
+    """A gradient step of the non-amortized scheme (Table 2): score against regression."""
     chosen = table2.SETTINGS if settings["dim"] == SETTINGS["dim"] else table2.SETTINGS | table2.QUICK
     return {"times": {name: {"ms": ms} for name, ms in table2.times(chosen).items()}}
 
@@ -100,7 +100,7 @@ def parts(settings: dict[str, Any], replicates: int) -> dict[str, Any]:
         "sampled": partial(sampled, settings),
         "offline, linear-Gaussian": partial(offline_linear, settings),
         "offline, chaotic RNN": partial(offline_chaotic, settings),
-        "non-amortised": partial(per_step, settings),
+        "non-amortized": partial(per_step, settings),
         "step from Python": partial(python, settings),
         "additive smoothing": partial(smoothing, settings),
         "filtering": partial(filtering, settings),
@@ -134,7 +134,7 @@ def figures(found: dict[str, Any]) -> list[list[str]]:
     ratio("offline, linear-Gaussian", "score", "exact", "linear-Gaussian gradient: score ÷ exact", "≤ 1.5")
     ratio("offline, linear-Gaussian", "score", "trajectories", "the same: score ÷ trajectories", "≤ 1.5")
     ratio("offline, chaotic RNN", "score", "trajectories", "chaotic RNN gradient: score ÷ trajectories", "≤ 3")
-    ratio("non-amortised", "regression", "score", "non-amortised step: regression ÷ score", "≥ 5")
+    ratio("non-amortized", "regression", "score", "non-amortized step: regression ÷ score", "≥ 5")
     ratio("step from Python", "step", "scan", "`step` from Python ÷ in `scan`", "≤ 1.3")
     if "additive smoothing" in found:
         times = found["additive smoothing"]["times"]

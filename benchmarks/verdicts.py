@@ -114,7 +114,7 @@ def shifted(ys):
 def failures() -> tuple[Failure, ...]:
     normal, counts, labels = level(), level(law="counts", phi=0.3, sigma=0.3), level(law="labels", phi=0.3, offset=1.0)
     twist = level(Twist, phi=0.8, sigma=0.2, scale=0.15, offset=1.0)
-    learned = Settings(learn_model=True, model_rate=1.0)
+    learned = Settings(learn_model=True, model_learning_rate=1.0)
     return (
         Failure("noise of the transition a third", normal, level(sigma=0.5 / 3)),
         Failure("noise of the transition three times", normal, level(sigma=1.5)),
@@ -133,7 +133,7 @@ def failures() -> tuple[Failure, ...]:
         Failure(
             "rate a thousand times too high, no fallback",
             level(law="counts", offset=1.0),
-            settings=Settings(rate=10.0, fallback=False),
+            settings=Settings(learning_rate=10.0, fallback=False),
         ),
         Failure("rate of the parameters a hundred times too high", normal, settings=learned),
         Failure("60 rows, noise of the emission a quarter", normal, level(scale=0.125), rows=60),
@@ -202,7 +202,7 @@ def main() -> None:
         if not asked.names or name in asked.names:
             healthy[name] = {seed: run_healthy(name, seed) for seed in asked.seeds}
             show(name, healthy[name])
-    summary = summarised(failed, healthy)
+    summary = summarized(failed, healthy)
     console.print(table(["", "runs", "told"], [[name, *map(str, pair)] for name, pair in summary.items()]))
     if asked.out is not None:
         kept = {name: value for name, value in _before(asked.out).items() if name == "remedies"}
@@ -224,7 +224,7 @@ def show(name: str, runs: dict[int, Any]) -> None:
         print(f"{name}, {seed}: {price}{run['verdict']} {reasons}", flush=True)
 
 
-def summarised(failures: dict[str, Any], healthy: dict[str, Any]) -> dict[str, tuple[int, int]]:
+def summarized(failures: dict[str, Any], healthy: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """How many runs there were, and how many were told as they should be."""
     bad = [run for runs in failures.values() for run in runs.values()]
     good = [run for runs in healthy.values() for run in runs.values()]

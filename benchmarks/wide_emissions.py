@@ -24,7 +24,7 @@ from benchmarks.zoo.__main__ import use_one_thread
 from benchmarks.zoo.case import Data
 from benchmarks.zoo.comparison import rounded
 from benchmarks.zoo.references.tempered import tempered_filter
-from benchmarks.zoo.scores import Z90, coverage, normalised_rmse
+from benchmarks.zoo.scores import Z90, coverage, normalized_rmse
 
 RESULTS = Path(__file__).parent / "results" / "wide_emissions.json"
 ROWS = 300
@@ -66,7 +66,7 @@ class Network(StateSpaceModel):
 
 
 def _tridiagonal(size: int) -> jax.Array:
-    """A factor whose covariance has correlations of about a half between neighbours."""
+    """A factor whose covariance has correlations of about a half between neighbors."""
     return 0.5 * (jnp.eye(size) + 0.8 * jnp.eye(size, k=-1))
 
 
@@ -92,7 +92,7 @@ def run(kind: str, states: int, columns: int, seed: int, particles: bool) -> dic
     data = simulate(kind, states, columns, seed, PARTICLE_ROWS if particles else ROWS)
 
     def error(mean):
-        return normalised_rmse(np.asarray(mean, float), data.states)
+        return normalized_rmse(np.asarray(mean, float), data.states)
 
     model, ys = Network.random(states, columns, kind, seed), jnp.asarray(data.ys, jnp.float32)
     q = guided.prepare(model, data, None)
@@ -119,7 +119,7 @@ def by_particles(model: Network, ys: jax.Array, data: Data) -> dict[str, Any]:
     """The errors and log scores of the particle filter with half and all of its particles, and its coverage."""
     halves = [tempered_filter(model, ys, number, jax.random.key(number)) for number in (PARTICLES // 2, PARTICLES)]
     return {
-        "error": [normalised_rmse(np.asarray(part.mean, float), data.states) for part in halves],
+        "error": [normalized_rmse(np.asarray(part.mean, float), data.states) for part in halves],
         "coverage": float((np.abs(halves[1].mean - data.states) <= Z90 * np.asarray(halves[1].std)).mean()),
         "log_score": [float(np.mean(part.log_score)) for part in halves],
     }

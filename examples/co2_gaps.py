@@ -38,7 +38,7 @@ def model(log_scales: jax.Array, first: float) -> bs.LinearGaussian:
 
 def fit(ys: np.ndarray, updates: int) -> tuple[jax.Array, list[float]]:
     """Maximum likelihood by gradient ascent: with the exact family the ELBO is the log-likelihood."""
-    optimiser, log_scales = optax.adam(0.1), jnp.log(jnp.array([0.1, 0.01, 0.01, 0.5]))
+    optimizer, log_scales = optax.adam(0.1), jnp.log(jnp.array([0.1, 0.01, 0.01, 0.5]))
 
     @jax.jit
     @jax.value_and_grad
@@ -46,10 +46,10 @@ def fit(ys: np.ndarray, updates: int) -> tuple[jax.Array, list[float]]:
         p = model(log_scales, ys[0, 0])
         return -bs.estimators.Exact()(p, bs.families.Kalman.from_model(p), jnp.asarray(ys)).elbo / len(ys)
 
-    state, values = optimiser.init(log_scales), []
+    state, values = optimizer.init(log_scales), []
     for _ in range(updates):
         value, gradient = loss(log_scales)
-        moves, state = optimiser.update(gradient, state)
+        moves, state = optimizer.update(gradient, state)
         log_scales, values = optax.apply_updates(log_scales, moves), [*values, -float(value)]
     return log_scales, values
 

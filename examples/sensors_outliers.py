@@ -83,9 +83,9 @@ def main(quick: bool, picture: Path) -> None:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), width_ratios=(2, 1), layout="constrained")
     times, worst = np.arange(hit - 50, hit + 50), int(np.abs(filtered["Kalman, nominal"].mean - states)[hit].argmax())
-    for name, colour, style in (("Kalman, nominal", plots.ORANGE, "--"), ("Backstream", plots.BLUE, "-")):
+    for name, color, style in (("Kalman, nominal", plots.ORANGE, "--"), ("Backstream", plots.BLUE, "-")):
         lines = [*filtered[name].interval(0.9), filtered[name].mean]
-        plots.band(left, *(np.asarray(x)[times, worst] for x in lines), f"{name}, filtered", colour, style, times)
+        plots.band(left, *(np.asarray(x)[times, worst] for x in lines), f"{name}, filtered", color, style, times)
     left.plot(times, states[times, worst], color=plots.BLACK, linewidth=0.9, label="truth")
     left.set(xlabel="row", ylabel=f"state {worst}")
     left.legend(fontsize="small", frameon=False)

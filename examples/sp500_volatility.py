@@ -81,7 +81,7 @@ def main(quick: bool, picture: Path) -> None:
     curves = (np.exp(np.asarray(curve)[shown, 0] / 2) for curve in (*smoothed.interval(0.9), smoothed.mean))
     plots.band(axes, *curves, "smoothed, 90 % band", plots.BLUE, times=days[shown])
     axes.plot(days[shown], theirs[shown], "--", color=plots.ORANGE, linewidth=0.9, label="GARCH(1,1)")
-    axes.plot(days[shown], np.abs(ys[shown]), ".", color=plots.GREY, markersize=2, label="|return|", zorder=0)
+    axes.plot(days[shown], np.abs(ys[shown]), ".", color=plots.GRAY, markersize=2, label="|return|", zorder=0)
     axes.set(ylabel="daily volatility, %", yscale="log", ylim=(0.1, None))
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
     axes.minorticks_off()

@@ -92,8 +92,8 @@ def case(settings: dict[str, Any], seed: int):
 
 def learned(estimator: OfflineEstimator, settings: dict[str, Any], seed: int):
     p, ys, q, key = case(settings, seed)
-    optimiser, epochs = optax.adam(settings["rate"]), settings["epochs"]
-    return fit(p, q, ys, estimator=estimator, optimiser=optimiser, num_epochs=epochs, key=key)
+    optimizer, epochs = optax.adam(settings["rate"]), settings["epochs"]
+    return fit(p, q, ys, estimator=estimator, optimizer=optimizer, num_epochs=epochs, key=key)
 
 
 @eqx.filter_jit
@@ -186,9 +186,9 @@ def figure(content: dict[str, Any]):
     parts = content["parts"]
     shown = [name for name in names(content) if over_seeds(parts, name, "gap")]
     y = np.arange(len(shown))[::-1]
-    for place, colour, marker in (("start", BLUE, "o"), ("end", ORANGE, "s")):
+    for place, color, marker in (("start", BLUE, "o"), ("end", ORANGE, "s")):
         bias = [np.mean(over_seeds(parts, name, place, "bias")) for name in shown]
-        left.plot(bias, y, marker, color=colour, markersize=4, label=f"at the {place}")
+        left.plot(bias, y, marker, color=color, markersize=4, label=f"at the {place}")
     left.set(xscale="log", xlabel="bias of the gradient, relative", yticks=y, yticklabels=shown)
     right.plot([max(1e-6, np.mean(over_seeds(parts, name, "gap"))) for name in shown], y, "d", color=BLUE, markersize=4)
     right.set(xscale="log", xlabel="nats per step below the log-likelihood, after learning")

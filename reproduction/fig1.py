@@ -3,7 +3,7 @@
     backstream reproduce fig1
 
 How far below the exact log-likelihood per step the learned q ends, by its closed-form ELBO, and what a gradient costs:
-the oracle (the exact gradient), reparameterised backward trajectories, the score estimator with the paper's settings
+the oracle (the exact gradient), reparameterized backward trajectories, the score estimator with the paper's settings
 (M = 2 backward draws, Δ = 2, same-sample baseline), and with ours: all weights, leave-one-out, no truncation, the
 recursion differentiated in reverse. Adam at 3e-2, which falls to zero over the second half of the epochs.
 """
@@ -74,8 +74,8 @@ def learned(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     p, ys, q, key = case(settings, seed)
     epochs, rate = settings["epochs"], settings["rate"]
     falling = optax.linear_schedule(rate, 0.0, epochs // 2, transition_begin=epochs // 2)
-    optimiser = optax.adam(falling)
-    found = fit(p, q, ys, estimator=estimators(settings)[name], optimiser=optimiser, num_epochs=epochs, key=key)
+    optimizer = optax.adam(falling)
+    found = fit(p, q, ys, estimator=estimators(settings)[name], optimizer=optimizer, num_epochs=epochs, key=key)
     return {
         "gap": float(exact_per_step(p, Kalman.from_model(p), ys) - exact_per_step(p, found.q, ys)),
         "elbo": np.round(np.asarray(found.elbo[:: max(1, epochs // 200)], float), 4).tolist(),
@@ -125,13 +125,13 @@ def markdown(content: dict[str, Any]) -> str:
 
 def figure(content: dict[str, Any]):
     drawn, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for name, (colour, style) in STYLES.items():
+    for name, (color, style) in STYLES.items():
         curves = over_seeds(content["parts"], name, "elbo")
         if curves:
             mean, deviation = np.mean(curves, axis=0), np.std(curves, axis=0)
             k = np.linspace(0, content["settings"]["epochs"], len(mean))
-            axes.fill_between(k, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
-            axes.plot(k, mean, style, color=colour, label=name)
+            axes.fill_between(k, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
+            axes.plot(k, mean, style, color=color, label=name)
             axes.set_ylim(bottom=max(axes.get_ylim()[0], mean[-1] - 10))
     axes.set(xlabel="epoch", ylabel="ELBO per step, by each estimator")
     if axes.lines:

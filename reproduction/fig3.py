@@ -50,7 +50,7 @@ STYLES = {INSIDE: (ORANGE, "-"), PER_EPOCH: (BLUE, "--"), OUR_INSIDE: (GREEN, "-
 def curve(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     judge, (key_family, key_fit) = case(settings, seed)
     p, ys, d, N = judge.p, judge.ys, settings["dim"], settings["particles"]
-    optimiser = optax.adam(settings["rate"])
+    optimizer = optax.adam(settings["rate"])
     ours = name in (OUR_INSIDE, OUR_PER_EPOCH)
     q = Conjugate.create(d, d, width=settings["width"], key=key_family)
     q = Innovation.from_model(p, key=key_family) if ours else q
@@ -58,14 +58,14 @@ def curve(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     elbo = eqx.filter_jit(lambda q, ys, key: unbiased(p, q, ys, key=key).elbo / len(ys))
     if name in (PER_EPOCH, OUR_PER_EPOCH):
         found = fit(
-            p, q, ys, estimator=BackwardTrajectories(N), optimiser=optimiser,
+            p, q, ys, estimator=BackwardTrajectories(N), optimizer=optimizer,
             num_epochs=settings["long_epochs"], key=key_fit,
         )  # fmt: skip
         q, values = found.q, np.asarray(found.elbo)
     else:
         score = RecursiveScore(N, BackwardSampling(settings["draws"]), Truncated(settings["depth"]), SameSample())
-        learner = OnlineLearner(p, score, optimiser)
-        learner = default_learner(p, Settings(method="recursion", rate=settings["rate"])) if ours else learner
+        learner = OnlineLearner(p, score, optimizer)
+        learner = default_learner(p, Settings(method="recursion", learning_rate=settings["rate"])) if ours else learner
         values = [float(elbo(q, ys, key_fit))]
         for epoch in range(settings["epochs"]):
             key = jax.random.fold_in(key_fit, epoch)
@@ -150,13 +150,13 @@ def markdown(content: dict[str, Any]) -> str:
 def figure(content: dict[str, Any]):
     epochs = content["settings"]["epochs"]
     drawn, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for name, (colour, style) in STYLES.items():
+    for name, (color, style) in STYLES.items():
         curves = [values[: epochs + 1] for values in over_seeds(content["parts"], name, "elbo")]
         if curves:
             mean, deviation = np.mean(curves, axis=0), np.std(curves, axis=0)
             k = np.arange(len(mean))
-            axes.fill_between(k, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(k, mean, style, color=colour, label=name)
+            axes.fill_between(k, mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0)
+            axes.plot(k, mean, style, color=color, label=name)
     axes.set(xlabel="epoch", ylabel="ELBO per step")
     if axes.lines:
         axes.legend(fontsize="small", frameon=False)

@@ -71,26 +71,26 @@ def case(settings: dict[str, Any], seed: int) -> tuple[Judge, list[jax.Array]]:
 
 
 def start(name: str, settings: dict[str, Any], judge: Judge, key: jax.Array):
-    """Family, estimator and optimiser."""
+    """Family, estimator and optimizer."""
     own = settings["ours" if name.endswith("ours") else "paper"]
     N, d = own["particles"], settings["dim"]
     if name.endswith("ours"):
         q = Innovation.from_model(judge.p, width=own["width"], key=key)
-        optimiser = optax.adam(optax.cosine_decay_schedule(own["rate"], own["epochs"]))
+        optimizer = optax.adam(optax.cosine_decay_schedule(own["rate"], own["epochs"]))
         score = ReverseScore(RecursiveScore(N, MomentCorrected(), objective=Renewal(own["gamma"])))
     else:
         q = Conjugate.create(d, d, width=own["width"], key=key)
-        optimiser = optax.adam(own["rate"])
+        optimizer = optax.adam(own["rate"])
         score = Scan(RecursiveScore(N, BackwardSampling(own["draws"]), Truncated(own["depth"]), SameSample()))
-    return q, score if name.startswith("score") else BackwardTrajectories(N), optimiser
+    return q, score if name.startswith("score") else BackwardTrajectories(N), optimizer
 
 
 def learned(name: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     judge, (key_family, key_fit) = case(settings, seed)
-    q, estimator, optimiser = start(name, settings, judge, key_family)
+    q, estimator, optimizer = start(name, settings, judge, key_family)
     epochs = settings["ours" if name.endswith("ours") else "paper"]["epochs"]
     began = time.process_time()
-    found = fit(judge.p, q, judge.ys, estimator=estimator, optimiser=optimiser, num_epochs=epochs, key=key_fit)
+    found = fit(judge.p, q, judge.ys, estimator=estimator, optimizer=optimizer, num_epochs=epochs, key=key_fit)
     smoothed = posterior.smooth(judge.p, found.q, judge.ys)
     return {
         "smoothing": metrics.delta(smoothed.mean, judge.states),
@@ -146,11 +146,11 @@ def figure(content: dict[str, Any]):
     """The learning curves behind the table; the paper has none."""
     drawn, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for name in NAMES:
-        colour, style = STYLES[name]
+        color, style = STYLES[name]
         curves = over_seeds(content["parts"], name, "elbo")
         if curves:
             mean = np.mean(curves, axis=0)
-            axes.plot(np.linspace(0, 100, len(mean)), mean, style, color=colour, label=name)
+            axes.plot(np.linspace(0, 100, len(mean)), mean, style, color=color, label=name)
     axes.set(xlabel="percent of the epochs", ylabel="ELBO per step, by each gradient's own estimator")
     axes.set_ylim(bottom=max(axes.get_ylim()[0], -30))
     if axes.lines:

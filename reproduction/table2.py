@@ -1,11 +1,11 @@
-"""Table 2: one-step smoothing and filtering, non-amortised, against the regression of Campbell et al. (2021).
+"""Table 2: one-step smoothing and filtering, non-amortized, against the regression of Campbell et al. (2021).
 
     backstream reproduce table2
 
 Chaotic RNN, d = 5, T = 500, eight generative models. Each observation has a diagonal q_t and a backward network of 100
 ReLU units of its own, learned by K = 500 Adam steps at 1e-2. Both estimators have N = 100 samples. The regression fits
 H_t − log q_t by kernel ridge regression once, at the end of an observation's steps, and takes its gradient along
-reparameterised pairs. Times are of all K steps and the fit, divided by K; both learners read the same stretch of
+reparameterized pairs. Times are of all K steps and the fit, divided by K; both learners read the same stretch of
 observations in turns, in one process.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.harness import console, for_each_seed, over_seeds, spread, table
 
 from .table1 import case
 
-TITLE = "Table 2: one-step smoothing, non-amortised"
+TITLE = "Table 2: one-step smoothing, non-amortized"
 REPLICATES = 8
 SETTINGS = {
     "dim": 5,
@@ -135,11 +135,11 @@ def markdown(content: dict[str, Any]) -> str:
 def figure(content: dict[str, Any]):
     """The filtering error over time, averaged over models; the paper has no figure."""
     drawn, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for name, colour, style in ((SCORE, BLUE, "-"), (REGRESSION, ORANGE, "--")):
+    for name, color, style in ((SCORE, BLUE, "-"), (REGRESSION, ORANGE, "--")):
         curves = over_seeds(content["parts"], name, "running")
         if curves:
             mean = np.mean([curve["error"] for curve in curves], axis=0)
-            axes.plot(curves[0]["observation"], mean, style, color=colour, label=name)
+            axes.plot(curves[0]["observation"], mean, style, color=color, label=name)
     for kind, style, label in (("filtering", ":", "particle limit"), ("raw", "--", "the observation itself")):
         lines = over_seeds(content["parts"], "limit", kind)
         if lines:

@@ -31,7 +31,7 @@ from backstream.families import BackwardFamily, Conjugate
 from backstream.learning import Monitor, OnlineLearner, Settings, default_learner
 from backstream.learning.presets import falling
 from backstream.models import ChaoticRNN
-from backstream.plots import BLUE, GREEN, GREY, ORANGE
+from backstream.plots import BLUE, GRAY, GREEN, ORANGE
 from benchmarks.harness import MISSING, Judge, learn, over_seeds, spread, table, thinned
 
 from .version_0_1.innovation import Innovation
@@ -213,11 +213,11 @@ def figure(content: dict[str, Any]):
     )
     top, *rest = axes[:, 0]
     for name, part in run.items():
-        colour, style = STYLES[name]
+        color, style = STYLES[name]
         t = [row["observations"] for row in part["curve"]]
-        top.plot(t, [row["elbo"] for row in part["curve"]], style, color=colour, markersize=3, label=f"{name}, its own")
+        top.plot(t, [row["elbo"] for row in part["curve"]], style, color=color, markersize=3, label=f"{name}, its own")
         unbiased = [row["unbiased_elbo"] for row in part["curve"]]
-        top.plot(t, unbiased, ":", color=colour, label=f"{name}, unbiased")
+        top.plot(t, unbiased, ":", color=color, label=f"{name}, unbiased")
     top.set(xlabel="observations read", ylabel="ELBO per observation", xscale="log")
     top.set_ylim(bottom=max(top.get_ylim()[0], -60))
     if top.lines:
@@ -228,10 +228,10 @@ def figure(content: dict[str, Any]):
 
 
 def _snapshots(axes: Any, name: str, test: dict[str, Any]) -> None:
-    axes.plot(test["time"], test["states"], color=GREY, linewidth=2.5, label="truth")
-    colours = (ORANGE, GREEN, BLUE)
-    for (count, mean), colour, style in zip(test["smoothed"].items(), colours, (":", "--", "-"), strict=False):
-        axes.plot(test["time"], mean, style, color=colour, linewidth=0.8, label=f"after {max(1, int(count)):,}")
+    axes.plot(test["time"], test["states"], color=GRAY, linewidth=2.5, label="truth")
+    colors = (ORANGE, GREEN, BLUE)
+    for (count, mean), color, style in zip(test["smoothed"].items(), colors, (":", "--", "-"), strict=False):
+        axes.plot(test["time"], mean, style, color=color, linewidth=0.8, label=f"after {max(1, int(count)):,}")
     low, high = np.min(test["states"]), np.max(test["states"])
     margin = 0.3 * (high - low)
     axes.set(xlabel="time", ylabel="x₁", ylim=(low - margin, high + margin), title=f"{name}: test sequence, smoothed")

@@ -48,8 +48,8 @@ def learned(p: LinearGaussian, ys, key) -> LinearGaussian:
     """θ and λ by the recursion."""
     weights = MomentCorrected(Quadratic(cross=True))
     estimator = RecursiveScore(SETTINGS["particles"], weights, objective=Renewal(SETTINGS["gamma"]), learn_model=True)
-    optimiser = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(SETTINGS["rate"]))
-    learner = OnlineLearner(p, estimator, optimiser, model_optimiser=optimiser, free=free(p), averaging=AVERAGING)
+    optimizer = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(SETTINGS["rate"]))
+    learner = OnlineLearner(p, estimator, optimizer, model_optimizer=optimizer, free=free(p), averaging=AVERAGING)
     state, _ = learner.step(learner.init(Kalman.from_model(p), key=key), ys[0])
     state, _ = learner.scan(state, ys[1:])
     return learner.current_model(state)
@@ -61,7 +61,7 @@ def maximum_likelihood(p: LinearGaussian, ys) -> LinearGaussian:
     raw, restore = ravel_pytree(parameters.unconstrained())
     first = p.dense()
     state, unravel = ravel_pytree((first.mean0, first.Q0))
-    optimiser = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(SETTINGS["rate"]))
+    optimizer = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(SETTINGS["rate"]))
 
     def increment(raw, state, y):
         """log p(y_t | y_{0:t-1}), and the prediction of X_{t+1}."""
@@ -73,15 +73,15 @@ def maximum_likelihood(p: LinearGaussian, ys) -> LinearGaussian:
         return value, ravel_pytree((mean, cov))[0]
 
     def step(loop, scanned):
-        raw, average, optimiser_state, state, J = loop
+        raw, average, optimizer_state, state, J = loop
         t, y = scanned
         (g, g_state), (moved, moved_state) = jax.jacrev(increment, argnums=(0, 1))(raw, state, y)
-        updates, optimiser_state = optimiser.update(-(g + g_state @ J), optimiser_state)
+        updates, optimizer_state = optimizer.update(-(g + g_state @ J), optimizer_state)
         state = increment(raw, state, y)[1]
         raw = raw + updates
-        return (raw, AVERAGING.update(average, raw, t), optimiser_state, state, moved + moved_state @ J), None
+        return (raw, AVERAGING.update(average, raw, t), optimizer_state, state, moved + moved_state @ J), None
 
-    start = (raw, raw, optimiser.init(raw), state, jnp.zeros((len(state), len(raw))))
+    start = (raw, raw, optimizer.init(raw), state, jnp.zeros((len(state), len(raw))))
     (_, average, *_), _ = jax.lax.scan(step, start, (jnp.arange(len(ys)), ys))
     return parameters.model(restore(average))
 

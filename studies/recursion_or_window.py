@@ -20,7 +20,7 @@ from backstream.estimators import (
     Quadratic,
     RecursiveScore,
     Renewal,
-    SelfNormalised,
+    SelfNormalized,
     WindowAverage,
     WindowIncrement,
 )
@@ -79,7 +79,7 @@ CHOICES = {
     "recursion N=20, rate 1e-3": (recursion(20), adam(1e-3)),
     "recursion N=100, falling from 2e-3": (recursion(100), adam(falling(2e-3, 10_000.0))),
     "recursion N=100, one update for 4 observations, rate 3e-3": (recursion(100), every(4, 3e-3)),
-    "recursion N=100, paper's increments, rate 1e-3": (recursion(100, 1.0, SelfNormalised()), adam(1e-3)),
+    "recursion N=100, paper's increments, rate 1e-3": (recursion(100, 1.0, SelfNormalized()), adam(1e-3)),
     "recursion N=500, rate 1e-3": (recursion(500), adam(1e-3)),
 }
 FEW_CHOICES = [choice for choice in CHOICES if "increment" not in choice and "one update" not in choice]

@@ -13,7 +13,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="backstream-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
-# Most of the time goes into compiling programs that run once: LLVM need not optimise them, and XLA's older emitters are
+# Most of the time goes into compiling programs that run once: LLVM need not optimize them, and XLA's older emitters are
 # three times as quick.
 quick = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 flags = [os.environ.get("XLA_FLAGS", ""), quick]

@@ -132,8 +132,8 @@ def test_fan(axes):
     np.testing.assert_allclose(curve(axes, "what came"), future[:, 1])
 
 
-def test_curves_differ_in_more_than_colour(axes):
-    """In a grey print they must still be told apart."""
+def test_curves_differ_in_more_than_color(axes):
+    """In a gray print they must still be told apart."""
     plots.calibration(axes, [0.5], {name: [0.5] for name in "abcd"})
     looks = [(line.get_linestyle(), line.get_marker()) for line in axes.lines]
     assert len(set(looks)) == len(looks)

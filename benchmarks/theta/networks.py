@@ -128,7 +128,7 @@ def run(name: str, seeds: tuple[int, ...], rows: int) -> dict[str, Any]:
             print(name, seed, *(f"{value:.4g}" for value in told[-1]), f"{1e6 * spent / count:.0f} µs", flush=True)
         found[str(seed)] = {
             "told": told,
-            "settled": bool(state.model_optimiser.settled),
+            "settled": bool(state.model_optimizer.settled),
             "microseconds": 1e6 * spent / count,
             "path": path(p, xs[0], 1500)[::2].tolist() if seed == seeds[0] else None,
         }

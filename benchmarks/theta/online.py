@@ -46,10 +46,10 @@ def learn(start: bs.StateSpaceModel, ys: np.ndarray, inputs: Any = None, looks: 
         if told is not None:
             values, errors = np.array(list(told.values())).T
             history.append((int(end), values, errors))
-    steps, price = state.model_optimiser, 1e6 * spent / (len(ys) - WARM)
+    steps, price = state.model_optimizer, 1e6 * spent / (len(ys) - WARM)
     if steps is None:
         return Online(np.zeros(0), np.zeros(0), (), 0, True, price, history)
-    covariance = np.asarray(learner.model_optimiser.covariance(steps), float)
+    covariance = np.asarray(learner.model_optimizer.covariance(steps), float)
     return Online(
         np.asarray(ravel_pytree(state.theta_average)[0], float),
         np.sqrt(np.diag(covariance)),

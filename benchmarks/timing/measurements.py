@@ -20,7 +20,7 @@ from backstream.estimators import (
     Renewal,
     ReverseScore,
     Scan,
-    SelfNormalised,
+    SelfNormalized,
     Truncated,
 )
 from backstream.estimators.base import flatten
@@ -144,7 +144,7 @@ def scaling(settings: dict[str, Any], name: str) -> dict[str, Any]:
             if name == "M":
                 sizes["N"] = settings["many"]
             p, q = chaotic(sizes["d"], sizes["P"])
-            weights = BackwardSampling(value) if name == "M" else SelfNormalised()
+            weights = BackwardSampling(value) if name == "M" else SelfNormalized()
             sensitivity = Truncated(2) if name in ("d", "M") else Forward()
             program, each = streamed(RecursiveScore(sizes["N"], weights, sensitivity), p, q, steps), steps
         size = flatten(q)[0].size if name == "P" else value

@@ -12,7 +12,7 @@ from cuthbert.smc import particle_filter
 from cuthbertlib.resampling import systematic
 
 from backstream import metrics, posterior
-from backstream.estimators import AdditiveSmoother, MomentCorrected, Quadratic, SelfNormalised, moments
+from backstream.estimators import AdditiveSmoother, MomentCorrected, Quadratic, SelfNormalized, moments
 from backstream.families import Kalman
 from backstream.models import LinearGaussian
 from backstream.models.density import log_emission, log_transitions
@@ -78,7 +78,7 @@ def smoothing(settings: dict[str, Any]) -> dict[str, Any]:
     exact = np.asarray(posterior.smooth(p, q, ys).mean).sum(0)
     N = chosen["ours"]
     runs = {
-        f"ours, plain weights, N = {N}": additive(p, q, ys, N, SelfNormalised()),
+        f"ours, plain weights, N = {N}": additive(p, q, ys, N, SelfNormalized()),
         f"ours, corrected weights, N = {N}": additive(p, q, ys, N, MomentCorrected(Quadratic(cross=True))),
     }
     runs |= {f"PaRIS, N = {n}": paris(p, ys, n) for n in chosen["paris"]}

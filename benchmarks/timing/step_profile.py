@@ -23,7 +23,7 @@ from backstream.estimators.recursive import score, sensitivity, weights
 PARTS = {
     "q_t, its draws, the kernels": [(score, "draw"), (score, "backward_kernels")],
     "weights and integrand": [
-        (weights.SelfNormalised, "pairs"),
+        (weights.SelfNormalized, "pairs"),
         (score, "log_transition"),
         (score, "log_emission"),
         (score, "log_backward"),
@@ -35,7 +35,7 @@ PARTS = {
     ],
     "∂a_t/∂a_{t-1} and ∂a_t/∂λ": [(sensitivity.Forward, "advance")],
     "the product with ∂a_{t-1}/∂λ": [(sensitivity.JacobianPull, "__call__")],
-    "W @ G": [(weights.AllPairs, "centred_average")],
+    "W @ G": [(weights.AllPairs, "centered_average")],
     "sums over [N, P]": [(sensitivity.Pulled, "add_to"), (score.RecursiveScore, "_conclude")],
 }
 REST = "copies, and what has no name"

@@ -17,7 +17,7 @@ class NotApplicableError(Exception):
 
 
 def extended(read, mean: jax.Array, cov: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The law `read(x)` linearised at the mean: its mean and covariance, and its covariance with x."""
+    """The law `read(x)` linearized at the mean: its mean and covariance, and its covariance with x."""
     law = read(mean)
     slope = jax.jacfwd(lambda x: laws.mean(read(x)))(mean)
     return laws.mean(law), slope @ cov @ slope.T + laws.covariance(law), cov @ slope.T

@@ -177,24 +177,24 @@ def draw(models: dict[str, Parts], path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(11, 0.28 * len(models) + 1.6), sharey=True, layout="constrained")
     for place, parts in enumerate(models.values()):
         for axis, kind in zip(axes, ("filtering", "smoothing"), strict=False):
-            for method, (marker, colour) in MARKERS.items():
+            for method, (marker, color) in MARKERS.items():
                 for value in values(parts, method, kind, "ratio"):
-                    axis.plot(min(value, WIDEST_RATIO), place, marker, color=colour, alpha=0.6, markersize=5)
-        for method, (marker, colour) in MARKERS.items():
+                    axis.plot(min(value, WIDEST_RATIO), place, marker, color=color, alpha=0.6, markersize=5)
+        for method, (marker, color) in MARKERS.items():
             for value in values(parts, method, "log_score", "difference"):
-                axes[2].plot(max(-value, 1e-5), place, marker, color=colour, alpha=0.6, markersize=5)
+                axes[2].plot(max(-value, 1e-5), place, marker, color=color, alpha=0.6, markersize=5)
     for axis, title in zip(axes, ("filtering error ÷ reference", "smoothing error ÷ reference"), strict=False):
         _ratio_axis(axis, title)
     axes[2].set(xscale="log", title="nats per column below the reference", xlim=(0.8e-5, 20))
-    axes[2].axvline(0.005, color="grey", linewidth=0.8)
+    axes[2].axvline(0.005, color="gray", linewidth=0.8)
     axes[0].set_yticks(range(len(models)), list(models))
     axes[0].invert_yaxis()
     for axis in axes:
         axis.grid(axis="y", color="0.9")
         axis.set_axisbelow(True)
-    for method, (marker, colour) in MARKERS.items():
+    for method, (marker, color) in MARKERS.items():
         if any(values(parts, method, "filtering", "ratio") for parts in models.values()):
-            axes[2].plot([], [], marker, color=colour, label=method)
+            axes[2].plot([], [], marker, color=color, label=method)
     axes[2].legend(loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
@@ -206,4 +206,4 @@ def _ratio_axis(axis: Axes, title: str) -> None:
     axis.set_xticks([1, 1.5, 2, 3, WIDEST_RATIO], ["1", "1.5", "2", "3", "≥ 5"])
     axis.minorticks_off()
     axis.axvline(1, color="black", linewidth=0.8)
-    axis.axvline(1.03, color="grey", linewidth=0.8)
+    axis.axvline(1.03, color="gray", linewidth=0.8)

@@ -12,7 +12,7 @@ RESAMPLES = 400
 Z90 = 1.6448536269514722
 
 
-def normalised_rmse(mean: np.ndarray, states: np.ndarray) -> float:
+def normalized_rmse(mean: np.ndarray, states: np.ndarray) -> float:
     """Root mean squared error over rows, in standard deviations of each state over the rows, averaged over states."""
     return float((np.sqrt(np.mean((mean - states) ** 2, axis=0)) / states.std(0)).mean())
 
@@ -25,7 +25,7 @@ def coverage(mean: np.ndarray, cov: np.ndarray, states: np.ndarray) -> float:
 
 def ratio(mean: np.ndarray, reference: np.ndarray, states: np.ndarray) -> dict[str, float]:
     """The error as a multiple of the reference's, and its standard error by a bootstrap over blocks of rows."""
-    value = normalised_rmse(mean, states) / normalised_rmse(reference, states)
+    value = normalized_rmse(mean, states) / normalized_rmse(reference, states)
     count = len(states) // BLOCK
     draws = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
 
@@ -54,7 +54,7 @@ def against(found: Posterior, reference: Posterior, data: Data) -> dict[str, Any
 def own(found: Posterior, states: np.ndarray) -> dict[str, Any]:
     """What can be said of a posterior without a reference."""
     return {
-        "rmse": [normalised_rmse(mean, states) for mean in (found.filtered_mean, found.smoothed_mean)],
+        "rmse": [normalized_rmse(mean, states) for mean in (found.filtered_mean, found.smoothed_mean)],
         "coverage": [
             coverage(found.filtered_mean, found.filtered_cov, states),
             coverage(found.smoothed_mean, found.smoothed_cov, states),
@@ -66,6 +66,6 @@ def own(found: Posterior, states: np.ndarray) -> dict[str, Any]:
 def raw_ratio(shown: np.ndarray, reference: Posterior, states: np.ndarray) -> list[float]:
     """The observation's error over the states that it shows, as a multiple of the filtering and the smoothing error."""
     seen = np.flatnonzero(np.isfinite(shown).all(0))
-    raw = normalised_rmse(shown[:, seen], states[:, seen])
+    raw = normalized_rmse(shown[:, seen], states[:, seen])
     means = reference.filtered_mean, reference.smoothed_mean
-    return [raw / normalised_rmse(mean[:, seen], states[:, seen]) for mean in means]
+    return [raw / normalized_rmse(mean[:, seen], states[:, seen]) for mean in means]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 class Held(eqx.Module):
     """A pytree, any model among them, that is no part of λ.
 
-    λ is the floating-point arrays of a family. In here their bits are kept as integers: no gradient, optimiser, average
+    λ is the floating-point arrays of a family. In here their bits are kept as integers: no gradient, optimizer, average
     or sensitivity meets them, while they are still copied, mapped and written down with everything else.
 
     >>> held = Held.of({"scale": jnp.array([1.0, 2.0]), "name": "noise"})

@@ -16,7 +16,7 @@ from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.matrices import floating, require_positive
 
 from .held import Held
-from .linearise import Tangent, linearise
+from .linearize import Tangent, linearize
 
 UNIT_SOFTPLUS = float(np.log(np.expm1(1.0)))
 """softplus⁻¹(1)."""
@@ -63,7 +63,7 @@ class Innovation(BackwardFamily):
     times as it has columns, which is what makes a hundred of them learnable.
 
     With a `Tangent` in the place of linear dynamics nothing of them is learned: ψ_t has the mean and the standard
-    deviations of the model's own transition, linearised anew at the mean of q_{t-1}, as in an extended Kalman filter.
+    deviations of the model's own transition, linearized anew at the mean of q_{t-1}, as in an extended Kalman filter.
     It reads all inputs that the model reads, which must be finite.
 
     Every prediction is multiplied with a millionth power of the prior, which bounds the covariance over endless runs
@@ -76,7 +76,7 @@ class Innovation(BackwardFamily):
     """
 
     affine: ClassVar[bool] = True
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
 
     dynamics: LinearDynamics | Tangent
     net: eqx.nn.MLP
@@ -148,9 +148,9 @@ class Innovation(BackwardFamily):
         *,
         key: Array,
     ) -> "Innovation":
-        """Reads the start off a model: prior, transition and emission are linearised at the prior mean.
+        """Reads the start off a model: prior, transition and emission are linearized at the prior mean.
 
-        With `tangent`, the dynamics are the model's, linearised at every step where the filter is: for a model that is
+        With `tangent`, the dynamics are the model's, linearized at every step where the filter is: for a model that is
         known, and the better the more states there are. What a stream teaches about a large A is mostly where it has
         just been. `full_transition` has then no effect, and q needs no `clock`.
 
@@ -161,7 +161,7 @@ class Innovation(BackwardFamily):
         key_net, key_scales = jax.random.split(key)
         if clock is not None:
             u = jnp.asarray(u).at[clock].set(1.0)
-        start = linearise(p, u, key=key_scales)
+        start = linearize(p, u, key=key_scales)
         options: dict[str, Any] = {"width": width, "shared": shared, "key": key_net}
         if tangent:
             dynamics = Tangent.of(start)
@@ -290,7 +290,7 @@ class Innovation(BackwardFamily):
 
 def _unmoved(own: LinearDynamics) -> LinearDynamics:
     """With mean and drift held: a stream says nothing of the first after its first rows, and would pull the second
-    after its latest stretch. They alone of all that is learned would have a unit, in which a step of the optimiser may
+    after its latest stretch. They alone of all that is learned would have a unit, in which a step of the optimizer may
     be a million standard deviations."""
     mean0, drift = jax.lax.stop_gradient((own.mean0, own.drift))
     return LinearDynamics(mean0, own.prior, own.A, own.noise, drift)

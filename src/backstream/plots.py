@@ -1,4 +1,4 @@
-"""Pictures: readable in print and by the colour-blind (the Okabe-Ito palette, and line styles that differ).
+"""Pictures: readable in print and by the color-blind (the Okabe-Ito palette, and line styles that differ).
 
 Each function draws on the Axes that it is given and leaves figure, size and title to the caller.
 
@@ -23,29 +23,29 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-BLUE, ORANGE, GREEN, PURPLE, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#000000"
+BLUE, ORANGE, GREEN, PURPLE, GRAY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#000000"
 STYLES = ((BLUE, "o-"), (ORANGE, "s--"), (GREEN, "^-."), (PURPLE, "d:"))
-"""Colours with their markers and dashes, so that a grey print tells curves apart."""
+"""Colors with their markers and dashes, so that a gray print tells curves apart."""
 
 
 def band(
-    axes: Axes, lower: Any, upper: Any, mean: Any, label: str, colour: str, style: str = "-", times: Any = None
+    axes: Axes, lower: Any, upper: Any, mean: Any, label: str, color: str, style: str = "-", times: Any = None
 ) -> None:
     """A mean with its credible band."""
     times = _times(times, len(mean))
-    axes.fill_between(times, np.asarray(lower), np.asarray(upper), color=colour, alpha=0.2, linewidth=0)
-    axes.plot(times, np.asarray(mean), style, color=colour, linewidth=1.2, label=label)
+    axes.fill_between(times, np.asarray(lower), np.asarray(upper), color=color, alpha=0.2, linewidth=0)
+    axes.plot(times, np.asarray(mean), style, color=color, linewidth=1.2, label=label)
 
 
-def regions(axes: Axes, pieces: Any, mean: Any, label: str, colour: str, times: Any = None) -> None:
+def regions(axes: Axes, pieces: Any, mean: Any, label: str, color: str, times: Any = None) -> None:
     """A mean with its regions of highest density, [T, k, 2], as `regions` of a law returns them for a coordinate. Where
     some are in several pieces, each row is drawn by itself."""
     times, pieces = _times(times, len(mean)), np.asarray(pieces)
     for lower, upper in np.moveaxis(pieces, 0, 2):
         there = ~np.isnan(lower)
         step = None if pieces.shape[1] == 1 else "mid"
-        axes.fill_between(times, lower, upper, where=there, step=step, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(times, np.asarray(mean), "-", color=colour, linewidth=1.2, label=label)
+        axes.fill_between(times, lower, upper, where=there, step=step, color=color, alpha=0.2, linewidth=0)
+    axes.plot(times, np.asarray(mean), "-", color=color, linewidth=1.2, label=label)
 
 
 def states(
@@ -69,7 +69,7 @@ def states(
     low, high = _limits(pieces, *([] if truth is None else [np.asarray(truth)[:, coordinate]]))
     if observed is not None:
         y = np.clip(np.asarray(observed)[:, coordinate], low, high)
-        axes.plot(times, y, ".", color=GREY, markersize=3, label="observations")
+        axes.plot(times, y, ".", color=GRAY, markersize=3, label="observations")
     mean = np.asarray(smoothed.mean)[:, coordinate]
     regions(axes, pieces, mean, f"smoothed, {_percent(level)} band", BLUE, times)
     axes.plot(times, np.asarray(filtered.mean)[:, coordinate], "--", color=ORANGE, linewidth=0.9, label="filtered")
@@ -172,9 +172,9 @@ def calibration(axes: Axes, levels: Any, coverages: Any) -> None:
     curves = coverages if isinstance(coverages, Mapping) else {"smoothed": coverages}
     if len(curves) > len(STYLES):
         raise ValueError(f"At most {len(STYLES)} curves can be told apart, not {len(curves)}.")
-    axes.plot([0, 1], [0, 1], "-", color=GREY, linewidth=1.0, label="honest")
-    for (name, curve), (colour, style) in zip(curves.items(), STYLES, strict=False):
-        axes.plot(levels, curve, style, color=colour, markersize=3, linewidth=1.2, label=name)
+    axes.plot([0, 1], [0, 1], "-", color=GRAY, linewidth=1.0, label="honest")
+    for (name, curve), (color, style) in zip(curves.items(), STYLES, strict=False):
+        axes.plot(levels, curve, style, color=color, markersize=3, linewidth=1.2, label=name)
     axes.set(xlabel="nominal level", ylabel="share inside", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0))
@@ -183,12 +183,12 @@ def calibration(axes: Axes, levels: Any, coverages: Any) -> None:
 
 def pit_histogram(axes: Axes, pits: Any, bins: int = 10) -> None:
     """Where the rows lay in their predictions. Honest predictions make all columns equally high, but for chance: the
-    grey band holds a column with probability 95 %."""
+    gray band holds a column with probability 95 %."""
     known = np.asarray(pits, float).ravel()
     known = known[np.isfinite(known)]
     axes.hist(known, np.linspace(0, 1, bins + 1).tolist(), color=BLUE, alpha=0.7, density=True, label="rows")
     half = 1.96 * np.sqrt((bins - 1) / max(len(known), 1))
-    axes.axhspan(1 - half, 1 + half, color=GREY, alpha=0.3, label="honest, 95 %")
+    axes.axhspan(1 - half, 1 + half, color=GRAY, alpha=0.3, label="honest, 95 %")
     axes.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
     _legend(axes)
@@ -279,9 +279,9 @@ def _limits(*curves: np.ndarray) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _tint(colour: str, strength: float) -> tuple[float, ...]:
-    """The colour thinned with white."""
-    return tuple(1 - strength * (1 - part) for part in to_rgb(colour))
+def _tint(color: str, strength: float) -> tuple[float, ...]:
+    """The color thinned with white."""
+    return tuple(1 - strength * (1 - part) for part in to_rgb(color))
 
 
 def _percent(level: float) -> str:

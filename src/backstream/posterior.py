@@ -354,7 +354,7 @@ def _checked_data(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Inputs
             "The model comes first, then the family, then the observations: "
             f"here are {type(p).__name__}, {type(q).__name__} and {type(ys).__name__}."
         )
-    if not q.amortised:
+    if not q.amortized:
         raise TypeError(f"{type(q).__name__} holds the parameters of one time only, and cannot read a sequence.")
     if np.ndim(ys) != 2 or np.shape(ys)[1] != q.obs_dim or len(ys) == 0:
         raise ValueError(

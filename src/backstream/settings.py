@@ -60,9 +60,9 @@ class Settings:
     """The number of particles of the recursion."""
     gamma: float = 0.8
     """The discount of the recursion. 1 is the objective of the paper. A smaller value is more stable."""
-    rate: float | None = None
+    learning_rate: float | None = None
     """The learning rate. Default: 0.01 for log-score, 0.003 for window, 0.001 for recursion."""
-    rate_halved_after: int | None = None
+    learning_rate_halved_after: int | None = None
     """The number of rows until the learning rate has halved. It falls like 1/(1 + t/rows), to a tenth. 0: constant.
     Default: 30000, or constant if there is a horizon."""
     horizon: int | None = None
@@ -76,10 +76,10 @@ class Settings:
     """Learn all parameters θ of the model from the same stream."""
     learn_parameters: tuple[str, ...] = ()
     """Learn only these parameters of the model, by field name. `learn_model` is then not needed."""
-    model_rate: float | None = None
+    model_learning_rate: float | None = None
     """The learning rate of Adam for the model's parameters. Default: with log-score, steps that need no learning rate
     (`Settling`); otherwise 0.01."""
-    model_rate_halved_after: int | None = None
+    model_learning_rate_halved_after: int | None = None
     """The number of rows until the model's learning rate has halved. 0: constant. Default: 30000, or constant if there
     is a model horizon."""
     model_horizon: int | None = None
@@ -115,11 +115,11 @@ class Settings:
             raise ValueError(f"seed must be below 2**31, but is {self.seed}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie between 0 and 1, not at {self.gamma}.")
-        for name in ("rate", "model_rate"):
+        for name in ("learning_rate", "model_learning_rate"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a positive number, not {value}.")
-        halved = "rate_halved_after", "model_rate_halved_after"
+        halved = "learning_rate_halved_after", "model_learning_rate_halved_after"
         for name, least in (("horizon", 1), ("model_horizon", LEAST_MODEL_HORIZON), *((name, 0) for name in halved)):
             value = getattr(self, name)
             if value is not None and value < least:

@@ -49,7 +49,7 @@ def test_volatility(tmp_path):
 def test_gaps(tmp_path):
     """Learning raises the likelihood, gaps are filled better than by lines, and the bands hold what they promise.
 
-    The hidden weeks are fixed by a seed; 90 % bands are asked to hold 75 % or more: neighbouring weeks fall in or
+    The hidden weeks are fixed by a seed; 90 % bands are asked to hold 75 % or more: neighboring weeks fall in or
     out together, so that a binomial bound would be too narrow.
     """
     said = run("co2_gaps", tmp_path)

@@ -275,7 +275,10 @@ def test_inputs_time_and_model_of_each_stream_are_its_own(tmp_path):
         rows += [(t, f"{name},{t},{rng.normal():.3f},{y}") for t, y in zip(at, values, strict=True)]
     header, rows = "sensor,at,push,y", [row for _, row in sorted(rows)]
     columns = Columns(("y",), "at", ("push",), True, "sensor")
-    world, settings = Pushed(jnp.array([0.5])), replace(SETTINGS, learn_model=True, model_rate=0.05, monitor_every=100)
+    world, settings = (
+        Pushed(jnp.array([0.5])),
+        replace(SETTINGS, learn_model=True, model_learning_rate=0.05, monitor_every=100),
+    )
     kept = {"precision": "float64", "model": describe(world), "learning": settings}
     together = Config(**kept, columns=columns, fleet=FleetSettings(common=False, tick_rows=4))
     apart = Config(**kept, columns=replace(columns, key=None))

@@ -24,7 +24,7 @@ from backstream.estimators import (
     MomentCorrected,
     RecursiveScore,
     Renewal,
-    SelfNormalised,
+    SelfNormalized,
     Truncated,
 )
 from backstream.families import Conjugate, Guided, Kalman, Recurrent
@@ -130,7 +130,7 @@ class Configuration(NamedTuple):
         estimator = {
             "window": FixedLag(self.depth, self.draws),
             "exact sensitivity": RecursiveScore(self.particles, MomentCorrected(), Forward(), objective=Renewal(0.8)),
-            "truncated": RecursiveScore(self.particles, SelfNormalised(), Truncated(self.depth)),
+            "truncated": RecursiveScore(self.particles, SelfNormalized(), Truncated(self.depth)),
             "sampled": RecursiveScore(self.particles, BackwardSampling(self.draws)),
         }[self.estimator]
         p, q = jax.tree.map(lambda leaf: leaf.astype(self.dtype) if eqx.is_inexact_array(leaf) else leaf, (p, q))

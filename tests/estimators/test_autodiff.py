@@ -1,4 +1,4 @@
-"""The paper's warning: differentiating the self-normalised recursion end to end maximises its bias."""
+"""The paper's warning: differentiating the self-normalized recursion end to end maximizes its bias."""
 
 import equinox as eqx
 import jax

@@ -28,7 +28,7 @@ from backstream.estimators import (
     Renewal,
     SameSample,
     Scan,
-    SelfNormalised,
+    SelfNormalized,
     Truncated,
     WindowAverage,
     WindowIncrement,
@@ -62,7 +62,7 @@ def cast(tree, dtype):
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
-WEIGHTS = [SelfNormalised(), BackwardSampling(2), AcceptReject(2, 4), MomentCorrected()]
+WEIGHTS = [SelfNormalized(), BackwardSampling(2), AcceptReject(2, 4), MomentCorrected()]
 BASELINES = [LeaveOneOut(), SameSample(), NoBaseline()]
 SENSITIVITIES = [Forward(), Truncated(2)]
 # Each axis is crossed with the default of the others, and each pair of weights, baseline and sensitivity is met.
@@ -103,7 +103,7 @@ def is_slow(case):
     _, family, e = case
     if not isinstance(e, RecursiveScore):
         return family == "guided" or isinstance(e, FixedLag)
-    parts, usual = (e.weights, e.sensitivity, e.baseline), (SelfNormalised, Forward, LeaveOneOut)
+    parts, usual = (e.weights, e.sensitivity, e.baseline), (SelfNormalized, Forward, LeaveOneOut)
     differ = sum(not isinstance(part, kind) for part, kind in zip(parts, usual, strict=True))
     return differ > 1 or family == "guided"
 
@@ -151,7 +151,7 @@ def test_conforms(case):
     assert one.total.elbo != other.total.elbo
     if case not in UNDER_VMAP:
         return
-    # An inner optimisation in float32 amplifies the rounding by which the two programs differ.
+    # An inner optimization in float32 amplifies the rounding by which the two programs differ.
     tolerance = 5e-2 if isinstance(estimator, Regression) else 2e-3
     keys = jax.random.split(KEY, 2)
     y = jnp.asarray(ys)

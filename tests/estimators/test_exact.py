@@ -21,7 +21,7 @@ estimate = eqx.filter_jit(Exact(learn_model=True))
 
 
 def full_model(d=2, dy=3):
-    """A linear-Gaussian model with nothing diagonal and nothing centred."""
+    """A linear-Gaussian model with nothing diagonal and nothing centered."""
     rng = np.random.default_rng(0)
 
     def covariance(n):

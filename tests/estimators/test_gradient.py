@@ -100,7 +100,7 @@ def test_same_sample_baseline_halves_the_backward_score_term():
     r = z[..., 0] + 0.5 * z[..., 1] ** 2  # Cov(r, z_0) = 1
     w = jnp.full(r.shape, 0.5)
     for baseline, expected in ((LeaveOneOut(), 1.0), (SameSample(), 0.5), (NoBaseline(), 1.0)):
-        term = np.asarray((baseline.centre(w, r) * z[..., 0]).sum(1))
+        term = np.asarray((baseline.center(w, r) * z[..., 0]).sum(1))
         assert abs(term.mean() - expected) < 3.9 * term.std() / np.sqrt(len(term)), baseline
 
 
@@ -110,9 +110,9 @@ def test_nothing_explodes_where_one_sample_has_all_the_weight():
     r = jnp.array([[0.0, 1.0, -2.0, 3.0]])
     for epsilon in (1e-2, 1e-6, 1e-12, 0.0):
         w = jnp.array([[1 - 3 * epsilon, epsilon, epsilon, epsilon]])
-        C = LeaveOneOut().centre(w, r)
+        C = LeaveOneOut().center(w, r)
         assert jnp.abs(C).max() <= 2 * 6 * jnp.maximum(epsilon, 1e-15)
-        assert jnp.abs(C - 2 * SameSample().centre(w, r)).max() < 1e-12
+        assert jnp.abs(C - 2 * SameSample().center(w, r)).max() < 1e-12
     z = jax.random.normal(jax.random.key(0), (4, 2))
     pairs = AllPairs(jnp.zeros((1, 4)), w, statistic(z), standard_normal(2, z.dtype))
     value, score = pairs.value_and_score(r, LeaveOneOut())
@@ -140,7 +140,7 @@ def test_moment_corrected_is_exact_for_linear_gaussian(num_steps):
     np.testing.assert_allclose(gradients, np.broadcast_to(g, gradients.shape), rtol=1e-5, atol=1e-6 * np.abs(g).max())
 
 
-def test_centred_and_uncentred_recursions_agree():
+def test_centered_and_uncentered_recursions_agree():
     """The carry's shift is free: the same draws with H and G shifted by constants give the same increments."""
     p, q, ys = model(), family(), observations()
     estimator = RecursiveScore(10)

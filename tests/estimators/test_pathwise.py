@@ -135,7 +135,7 @@ def test_refuses_what_it_cannot_do():
         RecursivePathwise(5)
     with pytest.raises(ValueError, match="ridge must be positive"):
         RecursivePathwise(4, ridge=0.0)
-    with pytest.raises(ValueError, match="is for amortised families"):
+    with pytest.raises(ValueError, match="is for amortized families"):
         RecursivePathwise(4, Frozen())
     with pytest.raises(ValueError, match="discount of the sensitivity must lie between 0 and 1, not at 2"):
         Forward(2.0)

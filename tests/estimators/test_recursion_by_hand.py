@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from backstream.estimators import BackwardSampling, FixedLag, NoBaseline, RecursiveScore, Renewal, SelfNormalised
+from backstream.estimators import BackwardSampling, FixedLag, NoBaseline, RecursiveScore, Renewal, SelfNormalized
 from backstream.estimators.base import flatten
 from backstream.estimators.fixed_lag import Window, _replay
 from backstream.estimators.recursive.particles import backward_kernels
@@ -59,7 +59,7 @@ def all_pairs(before, xi, y, u):
 
 
 def by_hand(states, samples, gamma):
-    """ELBO, gradient in θ and effective sample size, with plain self-normalised weights."""
+    """ELBO, gradient in θ and effective sample size, with plain self-normalized weights."""
     laws = [stats.norm(*(float(np.ravel(part)[0]) for part in (state.mean, state.factor))) for state in states]
     H, S = map(np.asarray, jax.vmap(jax.value_and_grad(first), (None, 0))(THETA, samples[0]))
     ess = np.nan
@@ -78,7 +78,7 @@ def by_hand(states, samples, gamma):
 
 @pytest.mark.parametrize("gamma", [1.0, 0.6])
 def test_elbo_score_and_sample_size_are_those_of_the_recursion(gamma):
-    estimator = RecursiveScore(N, SelfNormalised(), baseline=NoBaseline(), objective=Renewal(gamma), learn_model=True)
+    estimator = RecursiveScore(N, SelfNormalized(), baseline=NoBaseline(), objective=Renewal(gamma), learn_model=True)
     q = Guided.from_model(P, US[0])
     carry, estimate = estimator.init(P, q, YS[0], US[0], key=KEY)
     carries = [carry]
@@ -106,9 +106,9 @@ def test_averages_over_sampled_pairs_are_discounted():
     pairs = BackwardSampling(3).pairs(kernels, carry.particles.z, key=KEY)
     values, row = jax.random.normal(KEY, (N, 2)), jnp.full(N, 1 / N)
     gathered = 0.7 * np.asarray(pairs.gather(values)).mean(1)
-    centred, mean = pairs.centred_average(values, row, 0.7)
+    centered, mean = pairs.centered_average(values, row, 0.7)
     np.testing.assert_allclose(mean, gathered.mean(0), rtol=1e-8)
-    np.testing.assert_allclose(centred, gathered - gathered.mean(0), atol=1e-8)
+    np.testing.assert_allclose(centered, gathered - gathered.mean(0), atol=1e-8)
 
 
 def test_the_prior_of_a_window_is_frozen():

@@ -90,7 +90,7 @@ def test_the_fit_is_close_to_H(regressor):
 
 
 def test_per_step_gradients_go_through_the_fitted_H():
-    """The non-amortised scheme at t = 1: ∇ E[Ĥ_0 + f̃_1 − log q_1] in λ^1, with q_0 frozen, against quadrature.
+    """The non-amortized scheme at t = 1: ∇ E[Ĥ_0 + f̃_1 − log q_1] in λ^1, with q_0 frozen, against quadrature.
 
     The gradient is the mean of 20 replicates: it is small next to its noise, which is half of it in a single one.
     """

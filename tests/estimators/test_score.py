@@ -22,7 +22,7 @@ from backstream.estimators import (
     ReverseScore,
     SameSample,
     Scan,
-    SelfNormalised,
+    SelfNormalized,
     Truncated,
 )
 from backstream.estimators.base import flatten
@@ -116,7 +116,7 @@ def test_equals_the_loops(baseline, depth, gamma):
     """Proposition 1 with its errata, all weights: the estimator is the plain reading of the equations, to rounding."""
     key = jax.random.key(6)
     sensitivity = Forward() if depth is None else Truncated(depth)
-    estimator = RecursiveScore(N, SelfNormalised(), sensitivity, baseline(), Renewal(gamma))
+    estimator = RecursiveScore(N, SelfNormalized(), sensitivity, baseline(), Renewal(gamma))
     expected = loops(key, baseline=NAMES[baseline], depth=depth, gamma=gamma)
     compare(run(estimator, observations(), key), expected, gamma)
 

@@ -215,7 +215,7 @@ def test_inputs_reach_the_step_that_they_belong_to():
 
         base: Kalman
         affine: ClassVar[bool] = True
-        amortised: ClassVar[bool] = True
+        amortized: ClassVar[bool] = True
         state_dim: ClassVar[int] = 1
         obs_dim: ClassVar[int] = 1
 

@@ -418,7 +418,7 @@ def test_a_missing_row_leaves_a_proper_filter(case):
 
 
 def test_second_component_of_the_potential_does_not_depend_on_x(case):
-    """`out_axes=None` is refused by JAX for anything batched: estimators then factorise once for all particles."""
+    """`out_axes=None` is refused by JAX for anything batched: estimators then factorize once for all particles."""
     p, q = case
     kernel = q.kernel(p, first_state(p, q, stream(q)[0]))
     xs = jax.random.normal(KEY, (6, q.state_dim))

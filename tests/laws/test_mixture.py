@@ -70,7 +70,7 @@ def test_draws_have_the_law():
         assert np.abs(np.arange(1, 4001) / 4000 - expected).max() < 0.031
 
 
-def test_expectation_maximisation_keeps_moments_and_raises_the_likelihood():
+def test_expectation_maximization_keeps_moments_and_raises_the_likelihood():
     points = LAW.sample((500,), key=jax.random.key(1))
     weight = jnp.linspace(0.5, 1.5, 500)
     mean = points.mean(0)

@@ -158,7 +158,7 @@ class Follower(BackwardFamily):
     gain: jax.Array
     log_scale: jax.Array
     affine: ClassVar[bool] = True
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
     state_dim: ClassVar[int] = 1
     obs_dim: ClassVar[int] = 1
 

@@ -123,7 +123,7 @@ def test_settings_choose_family_and_gradient():
     for wrong, sentence in (
         ({"family": "conjugate", "method": "log-score"}, "has no log score"),
         ({"learn": False, "learn_model": True}, "cannot be found without learning"),
-        ({"rate": -1.0}, "rate must be a positive number"),
+        ({"learning_rate": -1.0}, "learning_rate must be a positive number"),
     ):
         with pytest.raises(ValueError, match=sentence):
             Settings(**wrong)
@@ -162,7 +162,7 @@ class Poisoned(RecursiveScore.__mro__[1]):
 
 
 def test_an_update_that_is_not_finite_never_reaches_lambda():
-    """It is refused and counted; λ, the optimiser and the carry stay; the stream goes on; after `patience` in a row the
+    """It is refused and counted; λ, the optimizer and the carry stay; the stream goes on; after `patience` in a row the
     recursion starts anew."""
     p, q = model(), family()
     ys = np.array(p.simulate(30, key=KEY)[1])
@@ -171,10 +171,10 @@ def test_an_update_that_is_not_finite_never_reaches_lambda():
     made = OnlineLearner(p, Poisoned(RecursiveScore(8)), optax.adam(1e-2), patience=3)
     state, _ = made.step(made.init(q, key=KEY), ys[0])
     state, infos = made.scan(state, ys[1:10])
-    before = jax.tree.map(np.array, eqx.filter((state.q, state.optimiser, state.carry), eqx.is_array))
+    before = jax.tree.map(np.array, eqx.filter((state.q, state.optimizer, state.carry), eqx.is_array))
     state, infos = made.scan(state, ys[10:11])
     assert infos.refused.all() and int(state.refused) == 1
-    assert_same_bits(before, eqx.filter((state.q, state.optimiser, state.carry), eqx.is_array))
+    assert_same_bits(before, eqx.filter((state.q, state.optimizer, state.carry), eqx.is_array))
     state, infos = made.scan(state, ys[11:])
     assert infos.refused.sum() == 4 and int(state.refused) == 5 and int(state.refused_in_a_row) == 0
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter((state.q, state.average), eqx.is_array)))
@@ -189,8 +189,8 @@ def test_bad_data_and_bad_configuration_are_named():
         learner(p).scan(state, bad)
     with pytest.raises(ValueError, match="block must be at least 1, not 0"):
         learner(p, block=0)
-    with pytest.raises(ValueError, match="give both a model_optimiser and an estimator with learn_model=True"):
-        learner(p, model_optimiser=optax.adam(1e-3))
+    with pytest.raises(ValueError, match="give both a model_optimizer and an estimator with learn_model=True"):
+        learner(p, model_optimizer=optax.adam(1e-3))
     with pytest.raises(ValueError, match="horizon"):
         Averaging(horizon=0.5)
 
@@ -204,7 +204,7 @@ def test_offline_learning_reaches_the_likelihood():
     assert start < best - 0.2
     corrected = Scan(RecursiveScore(12, MomentCorrected(Quadratic(cross=True), ridge=0.0, cap=1e6)))
     for estimator, epochs in ((Exact(), 400), (corrected, 200)):
-        found = fit(p, family(), ys, estimator=estimator, optimiser=optax.adam(3e-2), num_epochs=epochs, key=KEY)
+        found = fit(p, family(), ys, estimator=estimator, optimizer=optax.adam(3e-2), num_epochs=epochs, key=KEY)
         end = float(Exact()(p, found.q, ys, key=KEY).elbo) / len(ys)
         assert int(found.refused) == 0
         assert best - 0.001 - (epochs == 200) * 0.02 < end <= best + 1e-9, (estimator, start, end, best)
@@ -213,19 +213,19 @@ def test_offline_learning_reaches_the_likelihood():
 @pytest.mark.slow
 def test_updates_inside_an_epoch():
     """Recursive updates raise the ELBO of the sequence; an epoch starts from the λ of the one before, and from its
-    optimiser or a new one: by hand, two epochs."""
+    optimizer or a new one: by hand, two epochs."""
     p, ys = model(), observations()
     made = learner(p, RecursiveScore(20, MomentCorrected()), rate=3e-3)
     start = float(Exact()(p, family(), ys, key=KEY).elbo)
     for restart in (True, False):
-        found = fit_within_epochs(made, family(), ys, num_epochs=8, restart_optimiser=restart, key=KEY)
+        found = fit_within_epochs(made, family(), ys, num_epochs=8, restart_optimizer=restart, key=KEY)
         assert found.elbo.shape == (8,)
         assert float(Exact()(p, found.q, ys, key=KEY).elbo) > start + 1.0
         first, _ = made.scan(made.init(family(), key=jax.random.fold_in(KEY, 0)), ys)
         second = made.init(first.q, key=jax.random.fold_in(KEY, 1))
-        second = second if restart else second._replace(optimiser=first.optimiser)
+        second = second if restart else second._replace(optimizer=first.optimizer)
         expected = flatten(made.scan(second, ys)[0].q)[0]
-        two = fit_within_epochs(made, family(), ys, num_epochs=2, restart_optimiser=restart, key=KEY)
+        two = fit_within_epochs(made, family(), ys, num_epochs=2, restart_optimizer=restart, key=KEY)
         np.testing.assert_array_equal(flatten(two.q)[0], expected)
 
 
@@ -328,7 +328,7 @@ def test_constraints_are_bijections():
     ids=["score", "regression"],
 )
 def test_per_step_scheme_filters(estimator):
-    """The non-amortised scheme on a linear-Gaussian stream: its filter and one-step means are near Kalman's."""
+    """The non-amortized scheme on a linear-Gaussian stream: its filter and one-step means are near Kalman's."""
     p, ys = model(), observations()
     made = PerStepLearner(p, estimator, optax.adam(3e-2), num_updates=200)
     state, first = made.init(PerStep.create(2, 2, width=8, key=KEY), ys[0], key=KEY)

@@ -92,7 +92,7 @@ def test_a_stream_in_a_panel_is_as_it_would_be_alone(least_whole, monkeypatch):
 )
 def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
     """Against a loop in Python: each stream's own carry under the common λ (and θ, with the recursion, which has a
-    functional too), the mean of the gradients of those that have a row, one step of the optimiser, one of the average.
+    functional too), the mean of the gradients of those that have a row, one step of the optimizer, one of the average.
     A row of 1e300 makes its gradient infinite: its stream is left out of the mean, and keeps its carry."""
     data = {stream: rows_of(stream, 10) for stream in (0, 1, 2)}
     data[1][4] = 1e300
@@ -105,9 +105,9 @@ def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
     step = eqx.filter_jit(lambda theta, q, carry, y, key: estimator.step(made._model(theta), q, carry, y, key=key))
     lam, static = eqx.partition(family(), eqx.is_inexact_array)
     theta = made._parameters().unconstrained() if estimator.learn_model else None
-    optimisers, now = (optax.adam(1e-2), optax.adam(3e-3)), (lam, theta)
+    optimizers, now = (optax.adam(1e-2), optax.adam(3e-3)), (lam, theta)
     average, functionals = now, {}
-    memories = tuple(optimiser.init(part) for optimiser, part in zip(optimisers, now, strict=True))
+    memories = tuple(optimizer.init(part) for optimizer, part in zip(optimizers, now, strict=True))
     carries, seen, slots, at, ys, refused = {}, dict.fromkeys(data, 0), [], [], [], 0
     for number, tick in enumerate(ticks):
         gradients = []
@@ -132,8 +132,8 @@ def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
             mean, of_model = jax.tree.map(lambda *parts: -sum(parts) / len(parts), *gradients)
             if theta is not None:
                 of_model = made._parameters().pull(theta, of_model)
-            found = zip(optimisers, (mean, of_model), memories, strict=True)
-            updates, memories = zip(*(optimiser.update(*rest) for optimiser, *rest in found), strict=True)
+            found = zip(optimizers, (mean, of_model), memories, strict=True)
+            updates, memories = zip(*(optimizer.update(*rest) for optimizer, *rest in found), strict=True)
             longer = len(gradients) ** 0.5
             now = jax.tree.map(lambda value, update, longer=longer: value + longer * update, now, updates)
             average = Averaging().update(average, now, jnp.asarray(number))

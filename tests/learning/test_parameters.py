@@ -161,10 +161,20 @@ def test_names_on_the_command_line(tmp_path):
     run = "stream", *files, "--precision", "float64"
     assert "Wave has no parameter 'tau'. It has phi, sigma." in here(*run, "--learn", "phi,tau", check=2).stderr
     assert not (tmp_path / "run").exists()
-    here(*run, "--learn", "phi", "--model-rate", "0.05", "--model-rate-halved-after", "0", "--model-horizon", "300")
+    here(
+        *run,
+        "--learn",
+        "phi",
+        "--model-learning-rate",
+        "0.05",
+        "--model-learning-rate-halved-after",
+        "0",
+        "--model-horizon",
+        "300",
+    )
     opened = load(tmp_path / "run", str(tmp_path / "wave.py:Wave"))
     assert opened.config.learning == Settings(
-        learn_parameters=("phi",), model_rate=0.05, model_rate_halved_after=0, model_horizon=300
+        learn_parameters=("phi",), model_learning_rate=0.05, model_learning_rate_halved_after=0, model_horizon=300
     )
     assert opened.model.phi != 0.5 and opened.model.sigma == pytest.approx(0.3)
 
@@ -254,21 +264,25 @@ def test_a_jump_is_followed_and_said(horizon):
 @pytest.mark.parametrize(
     ("settings", "family", "model"),
     [
-        (Settings(learn_model=True, model_rate=0.1), (0.01, 0.001), (0.1, 0.01)),
-        (Settings(learn_model=True, model_rate=0.1, rate=0.2, horizon=300), (0.2, 0.2), (0.1, 0.01)),
-        (Settings(learn_model=True, model_rate=0.1, model_horizon=300), (0.01, 0.001), (0.1, 0.1)),
-        (Settings(learn_model=True, model_rate=0.1, model_rate_halved_after=100), (0.01, 0.001), (0.1, 0.01)),
-        (Settings(learn_model=True, model_rate=0.1, rate_halved_after=0), (0.01, 0.01), (0.1, 0.01)),
+        (Settings(learn_model=True, model_learning_rate=0.1), (0.01, 0.001), (0.1, 0.01)),
+        (Settings(learn_model=True, model_learning_rate=0.1, learning_rate=0.2, horizon=300), (0.2, 0.2), (0.1, 0.01)),
+        (Settings(learn_model=True, model_learning_rate=0.1, model_horizon=300), (0.01, 0.001), (0.1, 0.1)),
+        (
+            Settings(learn_model=True, model_learning_rate=0.1, model_learning_rate_halved_after=100),
+            (0.01, 0.001),
+            (0.1, 0.01),
+        ),
+        (Settings(learn_model=True, model_learning_rate=0.1, learning_rate_halved_after=0), (0.01, 0.01), (0.1, 0.01)),
     ],
 )
 def test_rates_of_posterior_and_model_are_set_apart(settings, family, model):
     """Under a constant gradient a step of Adam is its rate: at the first row, and after a million. Averages forget
     after the horizon of their own."""
     learner = default_learner(small()[0], settings)
-    for optimiser, rates in ((learner.optimiser, family), (learner.model_optimiser, model)):
-        state = optimiser.init(jnp.zeros(1))
+    for optimizer, rates in ((learner.optimizer, family), (learner.model_optimizer, model)):
+        state = optimizer.init(jnp.zeros(1))
         later = optax.tree.set(state, count=10**6, mu=jnp.ones(1), nu=jnp.ones(1))
-        steps = [optimiser.update(jnp.ones(1), at, jnp.zeros(1))[0] for at in (state, later)]
+        steps = [optimizer.update(jnp.ones(1), at, jnp.zeros(1))[0] for at in (state, later)]
         np.testing.assert_allclose(-np.concatenate(steps), rates, rtol=1e-3)
     assert learner.averaging.horizon == (settings.horizon or 4000)
     assert learner.model_averaging.horizon == (settings.model_horizon or 4000)

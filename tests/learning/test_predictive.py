@@ -77,8 +77,8 @@ def test_the_prediction_is_that_of_q_before_the_row():
     found = predictive_scores(p, q, before, jnp.asarray(False), y, None, 20_000, key=KEY)
     mean, cov = q.moments(before)
     _, _, A, B, Q, R = p.dense()
-    centre, spread = B @ A @ mean, B @ (A @ cov @ A.T + Q) @ B.T + R
-    z = (y[0] - centre[0]) / jnp.sqrt(spread[0, 0])
+    center, spread = B @ A @ mean, B @ (A @ cov @ A.T + Q) @ B.T + R
+    z = (y[0] - center[0]) / jnp.sqrt(spread[0, 0])
     assert abs(found.residual[0] - z) < 4 * np.sqrt((1 + z**2 / 2) / 20_000)
     assert abs(found.pit[0] - stats.norm.cdf(z)) < 4 * 0.5 / np.sqrt(20_000)
     # Gneiting and Raftery (2007), for a normal law

@@ -157,7 +157,7 @@ def test_far_too_narrow_bands_and_refusals_are_failures():
     assert late.kind == "failed" and "the process or a sensor has changed" in str(late.reasons[0])
     four, one = (judge(tally_of(z, rank, np.arange(100)[None] < count), ABOUT) for count in (4, 1))
     assert four.kind == "failed" and "of the updates were not finite" in str(four)
-    assert one.kind == "good" and "--rate" in str(four)
+    assert one.kind == "good" and "--learning-rate" in str(four)
     left = judge(tally_of(z, rank, np.arange(100)[None] < 4), ABOUT._replace(learns_model=True))
     assert left.kind == "failed" and "constraints" in str(left), "a scale that became negative"
     few = verdicts(*streams(1, 20))[0]
@@ -287,7 +287,7 @@ def test_what_learning_theta_gained_is_told_and_a_loss_is_doubted():
     gained = judge(tally, ABOUT, Checks(theta_gain=ThetaGain(0.2, 0.01)))
     assert gained.kind == "good" and "has gained 0.200 ± 0.010 nats per row" in str(gained)
     lost = judge(tally, ABOUT, Checks(theta_gain=ThetaGain(-0.2, 0.01)))
-    assert lost.kind == "doubtful" and "--model-rate" in str(lost) and "by 0.200 ± 0.010" in str(lost)
+    assert lost.kind == "doubtful" and "--model-learning-rate" in str(lost) and "by 0.200 ± 0.010" in str(lost)
     assert lost.figures["theta_gain"] == -0.2
     for small in (ThetaGain(-0.04, 0.001), ThetaGain(-0.2, 0.1)):
         assert judge(tally, ABOUT, Checks(theta_gain=small)).kind == "good"
@@ -331,10 +331,10 @@ def test_what_was_learned_is_reported_in_any_case_without_a_fallback():
 
     p = Counts(RIGHT.scale)
     ys = p.simulate(100, key=KEY)[1]
-    settings = bs.Settings(rate=10.0, fallback=False)
+    settings = bs.Settings(learning_rate=10.0, fallback=False)
     bold, safe = (bs.learn(p, ys, settings=replace(settings, fallback=each), **QUIET) for each in (False, True))
     assert bold.health.kind == "failed" and "predicts worse than before learning" in str(bold.health)
-    assert "--rate" in str(bold.health) and float(bold.family.log_inflation) != 0.0
+    assert "--learning-rate" in str(bold.health) and float(bold.family.log_inflation) != 0.0
     assert safe.health.kind != "failed" and float(safe.family.log_inflation) == 0.0
     assert "Learning did not help" in str(safe.health)
 

@@ -148,7 +148,7 @@ def test_gradients(monkeypatch, tmp_path):
     made = {gradients.PLAIN: Half(), "trajectories": BackwardTrajectories(8)}
     monkeypatch.setattr(gradients, "estimators", lambda *_: made)
     monkeypatch.setattr(gradients, "cases", lambda _: {"slow": gradients.slow})
-    monkeypatch.setattr(gradients, "COLOURS", {gradients.PLAIN: "black"})
+    monkeypatch.setattr(gradients, "COLORS", {gradients.PLAIN: "black"})
     page = runner.run("benchmarks.gradients", tmp_path, quick=True, replicates=64)
     assert "`backstream bench gradients --quick`" in page.read_text() and "nan" not in page.read_text()
     stages = json.loads(page.with_suffix(".json").read_text())["parts"]["slow"]

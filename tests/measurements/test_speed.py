@@ -1,6 +1,6 @@
 """A guard against slow steps: a ratio within one run, with a margin wide enough for a busy machine.
 
-The other tests compile without optimisation, so these programs are timed in a process of their own. What a step costs
+The other tests compile without optimization, so these programs are timed in a process of their own. What a step costs
 is compared with its largest product; seconds are those of the processor, and the least of several rounds counts: other
 work on the machine can only add to it.
 """

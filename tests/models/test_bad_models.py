@@ -41,20 +41,20 @@ class NoDensity(dist.Distribution):
 
     support = dist.constraints.real_vector
 
-    def __init__(self, centre):
-        self.centre = centre
-        super().__init__((), jnp.shape(centre))
+    def __init__(self, center):
+        self.center = center
+        super().__init__((), jnp.shape(center))
 
     @property
     def mean(self):
-        return self.centre
+        return self.center
 
     @property
     def covariance_matrix(self):
-        return jnp.eye(len(self.centre))
+        return jnp.eye(len(self.center))
 
     def sample(self, key, sample_shape=()):
-        return self.centre + jax.random.normal(key, (*sample_shape, *self.event_shape))
+        return self.center + jax.random.normal(key, (*sample_shape, *self.event_shape))
 
 
 def test_a_law_without_a_density_is_named():
@@ -204,7 +204,7 @@ def test_inputs_that_are_not_finite_are_named():
     linear = LinearGaussian.random(2, 2, key=KEY)
     with pytest.raises(ValueError, match="The input in row 1 is -inf"):
         fit(linear, Kalman.from_model(linear), ys, np.array([0, -np.inf, 0, 0, 0, 0]), estimator=Exact(),
-            optimiser=optax.sgd(0.0), num_epochs=1, key=KEY)  # fmt: skip
+            optimizer=optax.sgd(0.0), num_epochs=1, key=KEY)  # fmt: skip
 
 
 def test_counts_with_many_zeros_are_all_read():

@@ -156,7 +156,7 @@ def test_a_law_that_is_neither_independent_nor_normal_needs_whole_rows():
     assert np.isnan(log_emission(p, jnp.zeros(2), jnp.array([0.2, jnp.nan, 0.5])))
     assert log_emission(p, jnp.zeros(2), jnp.full(3, jnp.nan)) == 0
     assert log_emission(p, jnp.zeros(2), jnp.array([0.2, 0.3, 0.5])) == pytest.approx(np.log(2)), "uniform"
-    with pytest.raises(ValueError, match=r"row 9, column 1 is missing.*neither factorises over columns nor is normal"):
+    with pytest.raises(ValueError, match=r"row 9, column 1 is missing.*neither factorizes over columns nor is normal"):
         check_observations(p, np.array([[0.2, np.nan, 0.5]]), first_row=9)
 
 

@@ -213,7 +213,7 @@ def test_growth_needs_the_time():
 # ---- missing values ---------------------------------------------------------------------------------------------
 
 
-def test_missing_coordinates_are_left_out_where_the_emission_factorises():
+def test_missing_coordinates_are_left_out_where_the_emission_factorizes():
     model = ChaoticRNN.random(3, key=jax.random.key(0))
     x, y = jnp.array([0.1, -0.2, 0.3]), jnp.array([0.0, jnp.nan, 1.0])
     single = dist.StudentT(2.0, x, 0.1).log_prob(jnp.array([0.0, 0.0, 1.0]))

@@ -139,9 +139,9 @@ def product_moments(mean, scale, log_likelihood):
         heavy = x[log_p > log_p.max() - 60]
         low, high = heavy[0] - step, heavy[-1] + step
     weights = np.exp(log_p - log_p.max())
-    centre = weights @ x / weights.sum()
-    spread = np.sqrt(weights @ (x - centre) ** 2 / weights.sum())
-    return centre, spread, log_p.max() + np.log(weights.sum() * step)
+    center = weights @ x / weights.sum()
+    spread = np.sqrt(weights @ (x - center) ** 2 / weights.sum())
+    return center, spread, log_p.max() + np.log(weights.sum() * step)
 
 
 def expectation_propagation(log_densities, directions, sweeps=200):
@@ -154,7 +154,7 @@ def expectation_propagation(log_densities, directions, sweeps=200):
         cov = np.linalg.inv(np.eye(d) + directions.T @ (tau[:, None] * directions))
         return cov @ (nu @ directions), cov
 
-    def log_normaliser(mean, variance):
+    def log_normalizer(mean, variance):
         return 0.5 * (mean**2 / variance + np.log(2 * np.pi * variance))
 
     for _ in range(sweeps):
@@ -162,9 +162,9 @@ def expectation_propagation(log_densities, directions, sweeps=200):
         for j, (a, log_density) in enumerate(zip(directions, log_densities, strict=True)):
             mean, cov = posterior()
             precision, shift = 1 / (a @ cov @ a) - tau[j], a @ mean / (a @ cov @ a) - nu[j]
-            centre, scale, mass = product_moments(shift / precision, precision**-0.5, log_density)
-            tau[j], nu[j] = scale**-2 - precision, centre / scale**2 - shift
-            log_mass += mass + log_normaliser(shift / precision, 1 / precision) - log_normaliser(centre, scale**2)
+            center, scale, mass = product_moments(shift / precision, precision**-0.5, log_density)
+            tau[j], nu[j] = scale**-2 - precision, center / scale**2 - shift
+            log_mass += mass + log_normalizer(shift / precision, 1 / precision) - log_normalizer(center, scale**2)
         if np.abs(tau - before).max() < 1e-8 * (1 + np.abs(tau).max()):
             break
     mean, cov = posterior()

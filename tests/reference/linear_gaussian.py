@@ -43,7 +43,7 @@ def exact(num_steps=T, offset=0.2):
 def replicate(estimator, replicates, num_steps=T, offset=0.2, seed=0, batch=25):
     """ELBOs and gradients [replicates, P] of an online estimator run over the sequence with independent keys."""
 
-    # Here the time goes into running: unlike elsewhere in the tests, LLVM should optimise.
+    # Here the time goes into running: unlike elsewhere in the tests, LLVM should optimize.
     @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})
     def run(keys):
         def one(key):

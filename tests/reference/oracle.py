@@ -1,6 +1,6 @@
 """A second, slow reading of the paper's equations: plain NumPy, float64, one particle at a time.
 
-Nothing here is shared with the library and nothing is vectorised over particles. Wherever the text of the
+Nothing here is shared with the library and nothing is vectorized over particles. Wherever the text of the
 paper is wrong the corrected equation is used, with a comment.
 
 The model p is any object with `log_prior(x)`, `log_transition(x_prev, x)` and `log_emission(x, y)`: a `Model`
@@ -87,7 +87,7 @@ class LinearGaussian:
 
     def __init__(self, A: ndarray, B: ndarray, Q: ndarray, R: ndarray, mean0: ndarray, Q0: ndarray):
         self.A, self.B, self.Q, self.R, self.mean0, self.Q0 = A, B, Q, R, mean0, Q0
-        self._prior, self._transition, self._emission = (_centred(cov) for cov in (Q0, Q, R))
+        self._prior, self._transition, self._emission = (_centered(cov) for cov in (Q0, Q, R))
 
     def log_prior(self, x: ndarray) -> float:
         return self._prior(x - self.mean0)
@@ -99,7 +99,7 @@ class LinearGaussian:
         return self._emission(y - self.B @ x)
 
 
-def _centred(cov: ndarray) -> Callable[[ndarray], float]:
+def _centered(cov: ndarray) -> Callable[[ndarray], float]:
     """log N(·; 0, cov)."""
     precision = np.linalg.inv(cov)
     constant = -0.5 * (np.linalg.slogdet(cov)[1] + len(cov) * LOG_2PI)
@@ -203,7 +203,7 @@ def backward_kernel(family: Family, lam: ndarray, q_prev: Normal, x: ndarray) ->
     return Normal(q_prev.eta1 + eta1, q_prev.precision + precision)
 
 
-def normalised_weights(kernel: Normal, q_prev: Normal, xi_prev: list[ndarray]) -> ndarray:
+def normalized_weights(kernel: Normal, q_prev: Normal, xi_prev: list[ndarray]) -> ndarray:
     """w_ij of one row i, eq. (backwardweights:online): the two densities, their ratio, its sum."""
     log_ratio = np.array([kernel.log_prob(x) - q_prev.log_prob(x) for x in xi_prev])
     ratio = np.exp(log_ratio - log_ratio.max())
@@ -215,7 +215,7 @@ def _support(weights, t: int, i: int, kernel: Normal, q_prev: Normal, xi_prev: l
     if isinstance(weights, str):
         if weights != "all":
             raise ValueError(f'weights are "all" or a list of index arrays, not {weights!r}')
-        return list(enumerate(normalised_weights(kernel, q_prev, xi_prev)))
+        return list(enumerate(normalized_weights(kernel, q_prev, xi_prev)))
     row = weights[t][i]
     return [(int(j), 1.0 / len(row)) for j in row]
 
@@ -294,11 +294,11 @@ def score_term(w, scores, r, baseline: str) -> ndarray:
     """
     if baseline not in BASELINES:
         raise ValueError(f"baseline is one of {BASELINES}, not {baseline!r}")
-    centre = 0.0 if baseline == "none" else sum(w_j * r_j for w_j, r_j in zip(w, r, strict=True))
+    center = 0.0 if baseline == "none" else sum(w_j * r_j for w_j, r_j in zip(w, r, strict=True))
     factor = pairwise_factor(w) if baseline == "leave-one-out" else 1.0
     total = 0.0
     for w_j, s_j, r_j in zip(w, scores, r, strict=True):
-        total = total + w_j * s_j * (r_j - centre)
+        total = total + w_j * s_j * (r_j - center)
     return factor * total
 
 
@@ -338,7 +338,7 @@ def recursive_score(
     gamma: float = 1.0,
     entropy_term: bool = True,
 ) -> Run:
-    """Proposition 1 with the estimators (approx:Hstat:online) and (approx:Gstat:online), H and G uncentred.
+    """Proposition 1 with the estimators (approx:Hstat:online) and (approx:Gstat:online), H and G uncentered.
 
     lam: one λ, or the list of λ_t of the online setting. In the latter case only values are given (gradients
     and G are None): which λ a replayed state is differentiated at is then a matter of convention.
@@ -482,10 +482,10 @@ def moment_corrected(
 ) -> Run:
     """`recursive_score` over all pairs, with moment-corrected weights.
 
-    Inner, with r_ij as in `recursive_score`, Φ the features of the ξ_{t-1} standardised by q_{t-1}, and E_i
+    Inner, with r_ij as in `recursive_score`, Φ the features of the ξ_{t-1} standardized by q_{t-1}, and E_i
     their mean under q_{t-1|t}(ξ_t^i, ·): H_i = Σ_j W̃_ij r_ij and
     G_i = Σ_j W̃_ij γ G_{t-1}^j + α_i ∇E_i·β_i + Σ_j w_ij s_ij (ρ_ij − baseline), ρ_ij = r_ij − α_i φ_j·β_i.
-    Outer, with r_i = H_i − log q_t(ξ_t^i), w = 1/N, features of ξ_t standardised by q_t, E = (1, 0, …, 0):
+    Outer, with r_i = H_i − log q_t(ξ_t^i), w = 1/N, features of ξ_t standardized by q_t, E = (1, 0, …, 0):
     the ELBO is Σ_i W̃_i r_i and its gradient Σ_i W̃_i G_i + α ∇E·β + Σ_i w s_i (ρ_i − baseline).
     The frame in which the features are taken is a constant of ∇E. outer=False leaves the outer expectation
     as in `recursive_score`. W of the result holds the inner W̃.
@@ -508,7 +508,7 @@ def moment_corrected(
             H, G, W = np.zeros(N), np.zeros((N, P)), np.zeros((N, len(xi_prev)))
             for i, x in enumerate(xi):
                 kernel = backward_kernel(family, path.lams[t], q_prev, x)
-                w = normalised_weights(kernel, q_prev, xi_prev)
+                w = normalized_weights(kernel, q_prev, xi_prev)
                 E = expected_features(q_prev, (kernel.eta1, kernel.precision), cross)
                 W[i], alpha = correct_row(w, Phi, E, moments)
                 r = np.zeros(len(xi_prev))
@@ -703,7 +703,7 @@ def dense_log_likelihood(model: LinearGaussian, ys: Sequence[ndarray]) -> float:
     """log p(y_{0:T-1}), from the dense Gaussian law of the observations."""
     mean, cov = _dense_states(model, len(ys))
     B, R = np.kron(np.eye(len(ys)), model.B), np.kron(np.eye(len(ys)), model.R)
-    return _centred(B @ cov @ B.T + R)(np.concatenate(ys) - B @ mean)
+    return _centered(B @ cov @ B.T + R)(np.concatenate(ys) - B @ mean)
 
 
 def dense_value(model: LinearGaussian, family: Family, lam: ndarray, ys: Sequence[ndarray]) -> float:
@@ -733,7 +733,7 @@ def dense_elbo(model: LinearGaussian, family: Family, lam: ndarray, ys) -> tuple
 
 def _expected_log_normal(M: ndarray, c: ndarray, S: ndarray, mean: ndarray, cov: ndarray) -> float:
     """E[log N(M X + c; 0, S)] for X ~ N(mean, cov)."""
-    return _centred(S)(M @ mean + c) - 0.5 * np.trace(np.linalg.solve(S, M @ cov @ M.T))
+    return _centered(S)(M @ mean + c) - 0.5 * np.trace(np.linalg.solve(S, M @ cov @ M.T))
 
 
 def dense_renewal(

@@ -22,7 +22,7 @@ def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
     config = Config(
         precision="float64",
         model=ModelChoice("my.py:Model", awkward, Identity("abc", "def")),
-        learning=Settings(rate=1e-7, learn_model=True),
+        learning=Settings(learning_rate=1e-7, learn_model=True),
         columns=Columns(("y 1", "y2"), "at", ("u",), True),
         saving=Saving(7, 1),
     )
@@ -82,12 +82,12 @@ def test_flags_win_over_the_file_which_wins_over_the_defaults(tmp_path):
 
 def test_settings_are_written_down_and_read_back(tmp_path):
     """By flag, by file and from Python. What is left to the method is not written, and stays left to it."""
-    for learning in ({}, {"method": "recursion"}, {"method": "recursion", "rate": 2e-3}, {"learn": False}):
+    for learning in ({}, {"method": "recursion"}, {"method": "recursion", "learning_rate": 2e-3}, {"learn": False}):
         config, _ = effective({**FLAGS, "learning": learning}, None)
         (tmp_path / "same.toml").write_text(f"[learning]\n{toml.dump(learning)}")
         assert config == effective(FLAGS, tmp_path / "same.toml")[0]
         assert config.learning == Settings(**learning)
-        assert ("rate = " in config.text().replace("model_rate", "")) == ("rate" in learning)
+        assert ("learning_rate = " in config.text().replace("model_learning_rate", "")) == ("learning_rate" in learning)
         (tmp_path / "run.toml").write_text(config.text())
         assert read_config(tmp_path / "run.toml") == config
 

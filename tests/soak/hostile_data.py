@@ -113,7 +113,7 @@ def recovery(errors: np.ndarray, clean: np.ndarray, end: int, window: int = 50) 
 
 def judge(case: Settled, trouble: Trouble, clean: tuple[LearnerState, np.ndarray, int]) -> dict[str, Any]:
     state, errors, refused = case.read(trouble(case.ys))
-    learned = eqx.filter((state.q, state.average, state.optimiser, state.filtered), eqx.is_inexact_array)
+    learned = eqx.filter((state.q, state.average, state.optimizer, state.filtered), eqx.is_inexact_array)
     finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(learned))
     return {
         "refused": refused,
@@ -168,7 +168,9 @@ def regime_change(jump: int, after: int, every: int = 500, within: float = 0.05)
     ys = np.concatenate([old.simulate(jump, key=keys[0])[1], new.simulate(after, key=keys[1])[1]])
     fresh = new.simulate(SETTINGS["fresh"], key=keys[2])[1]
     learner, monitor = (
-        default_learner(start, Settings(method="window", lag=SETTINGS["lag"], learn_model=True, model_rate=1e-3)),
+        default_learner(
+            start, Settings(method="window", lag=SETTINGS["lag"], learn_model=True, model_learning_rate=1e-3)
+        ),
         Monitor(window=every),
     )
     best = float(exact_per_step(new, Kalman.from_model(new), fresh))

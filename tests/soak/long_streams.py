@@ -107,8 +107,8 @@ def run(name: str, method: str, dtype: str) -> list[dict[str, float]]:
     ys, states, fresh = observations(name, count)
     with jax.enable_x64(dtype == "float64"):
         p, q, key = case(name, dtype)
-        optimiser = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(1e-3)))
-        learner = OnlineLearner(p, ESTIMATORS[method], optimiser, block=1000)
+        optimizer = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(falling(1e-3)))
+        learner = OnlineLearner(p, ESTIMATORS[method], optimizer, block=1000)
         state, _ = learner.step(learner.init(q, key=key), ys[0].astype(dtype))
         state, _ = learner.scan(state, ys[1:2].astype(dtype))
         rows, each, young = [], count // parts, None

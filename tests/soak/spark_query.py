@@ -25,7 +25,7 @@ BUCKETS = 2
 QUICK_START = {
     f"spark.{part}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for part in ("driver", "executor")
 }
-"""Processes that live for seconds need no optimising compiler."""
+"""Processes that live for seconds need no optimizing compiler."""
 LIMITS = ("spark.stage.maxConsecutiveAttempts", "spark.task.maxFailures", "spark.deploy.maxExecutorRetries")
 """The documented settings that let a query survive a storm."""
 

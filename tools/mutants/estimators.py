@@ -64,8 +64,8 @@ MUTANTS = (
     Mutant(
         "no discount over all pairs",
         WEIGHTS,
-        "return centred_product(factor * self.w, values, row)",
-        "return centred_product(self.w, values, row)",
+        "return centered_product(factor * self.w, values, row)",
+        "return centered_product(self.w, values, row)",
         (LOOPS,),
     ),
     Mutant(

@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "the mean of many states has no second order",
         "families/guided/prediction.py",
-        "predicted = centre + second.sum(0) / (2 * REACH)",
-        "predicted = centre",
+        "predicted = center + second.sum(0) / (2 * REACH)",
+        "predicted = center",
         (f"{PREDICTION}::test_quadratics_are_exact",),
     ),
     Mutant(

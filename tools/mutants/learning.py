@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     Mutant("PIT values the wrong way round", "learning/predictive.py", "(draws < value)", "(draws > value)", (KALMAN,)),
     Mutant(
-        "residuals are not standardised",
+        "residuals are not standardized",
         "learning/predictive.py",
         "/ jnp.where(spread > 0, spread, 1.0)",
         "",

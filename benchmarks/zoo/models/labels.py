@@ -1,4 +1,4 @@
-"""Ecology: one of four behaviours of an animal, labelled every minute."""
+"""Ecology: one of four behaviors of an animal, labeled every minute."""
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -10,7 +10,7 @@ from benchmarks.zoo.references.particles import Particles
 
 
 class Labels(StateSpaceModel):
-    """Two slow drives; the four behaviours are most likely in four directions of them."""
+    """Two slow drives; the four behaviors are most likely in four directions of them."""
 
     directions: Array  # (4, 2)
 
@@ -27,7 +27,7 @@ class Labels(StateSpaceModel):
 CASE = Case(
     name="labels",
     field="ecology",
-    about="four behaviour labels (Categorical)",
+    about="four behavior labels (Categorical)",
     build=lambda: Labels(1.5 * jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])),
     reference=Particles(),
 )

@@ -29,13 +29,13 @@ class Grid:
     name: str = "grid"
 
     def run(self, model, data: Data, seed: int) -> tuple[Posterior, Posterior, str]:
-        centre, reach = (data.states.max() + data.states.min()) / 2, np.ptp(data.states) / 2 + self.margin
+        center, reach = (data.states.max() + data.states.min()) / 2, np.ptp(data.states) / 2 + self.margin
         rows = jnp.asarray(data.ys), jax.tree.map(jnp.asarray, data.us)
         wider = [WIDENING**turn for turn in range(MOST_WIDENINGS + 1)]
         for factor in wider:
             most = round(factor * self.nodes)
             found = [
-                grid_smoother(model, jnp.linspace(centre - factor * reach, centre + factor * reach, nodes), *rows)
+                grid_smoother(model, jnp.linspace(center - factor * reach, center + factor * reach, nodes), *rows)
                 for nodes in (most, most // 2)
             ]
             edge = max(float(edge) for _, edge in found)

@@ -45,15 +45,15 @@ def sample_window(model, ys, us, guess, chains: int, t, window: int, draws: int,
         return x + 0.5 * _from_standard(L, W, _to_standard(L, W, gradient))
 
     first = jnp.where(rows[:, None] < 0, 0.0, guess[at])
-    centre = jax.lax.fori_loop(0, NEWTON_STEPS, newton, first)
-    L, W = _factor(*target.precision(centre))
+    center = jax.lax.fori_loop(0, NEWTON_STEPS, newton, first)
+    L, W = _factor(*target.precision(center))
 
     def log_prob(z):
-        return target.log_prob(centre + _from_standard(L, W, z))
+        return target.log_prob(center + _from_standard(L, W, z))
 
-    z = _hamiltonian(jax.value_and_grad(log_prob), centre.shape, chains, draws, key)
-    states = jax.vmap(jax.vmap(lambda z: centre + _from_standard(L, W, z)))(z)
-    return Drawn(states.reshape(-1, *centre.shape), L[-1])
+    z = _hamiltonian(jax.value_and_grad(log_prob), center.shape, chains, draws, key)
+    states = jax.vmap(jax.vmap(lambda z: center + _from_standard(L, W, z)))(z)
+    return Drawn(states.reshape(-1, *center.shape), L[-1])
 
 
 class Target(NamedTuple):

@@ -17,7 +17,7 @@ from jax.scipy.special import logsumexp
 
 from benchmarks.zoo import laws
 from benchmarks.zoo.case import Data, Posterior
-from benchmarks.zoo.scores import normalised_rmse
+from benchmarks.zoo.scores import normalized_rmse
 
 NEWTON_STEPS = 8
 STEPS = 4
@@ -60,7 +60,7 @@ def average(runs: list[Posterior]) -> Posterior:
 def converged(found: Posterior, half: Posterior, states: np.ndarray) -> bool:
     """Whether both errors moved by less than 0.3 % and the log score by less than 0.001 nats a row."""
     pairs = (found.filtered_mean, half.filtered_mean), (found.smoothed_mean, half.smoothed_mean)
-    moved = [abs(normalised_rmse(one, states) / normalised_rmse(other, states) - 1) for one, other in pairs]
+    moved = [abs(normalized_rmse(one, states) / normalized_rmse(other, states) - 1) for one, other in pairs]
     return max(moved) < 0.003 and abs(found.log_score.mean() - half.log_score.mean()) < 0.001
 
 
@@ -68,7 +68,7 @@ class Cloud(NamedTuple):
     """Weighted particles of one row."""
 
     x: jax.Array  # (n, d)
-    log_weight: jax.Array  # (n,), normalised
+    log_weight: jax.Array  # (n,), normalized
     ancestor: jax.Array  # (n,): the index of the particle of the row before that each was moved from
 
 
@@ -98,38 +98,38 @@ def _filter(
         t, y, u, key = row
         first = t == 0
         moved = jax.vmap(lambda x: laws.mean(model.transition(x, u)))(cloud.x)
-        centres = jnp.where(first, laws.mean(prior), moved)
+        centers = jnp.where(first, laws.mean(prior), moved)
         L = jnp.where(first, laws.normal_factor(prior), laws.normal_factor(model.transition(cloud.x[0], u)))
-        cloud, score = _update(lambda x: laws.log_emission(model, x, y, u), cloud.log_weight, centres, L, key)
+        cloud, score = _update(lambda x: laws.log_emission(model, x, y, u), cloud.log_weight, centers, L, key)
         return cloud, (cloud, _moments(cloud.x, jnp.exp(cloud.log_weight)), score)
 
-    centre = jnp.broadcast_to(laws.mean(prior), (number, prior.event_shape[0]))
-    start = Cloud(centre, jnp.full(number, -jnp.log(number)), jnp.arange(number, dtype=jnp.int32))
+    center = jnp.broadcast_to(laws.mean(prior), (number, prior.event_shape[0]))
+    start = Cloud(center, jnp.full(number, -jnp.log(number)), jnp.arange(number, dtype=jnp.int32))
     rows = jnp.arange(len(ys)), ys, us, jax.random.split(key, len(ys))
     return jax.lax.scan(step, start, rows)[1]
 
 
-def _update(log_g, log_weight: jax.Array, centres: jax.Array, L: jax.Array, key: jax.Array) -> tuple[Cloud, jax.Array]:
-    """Particles of Σ_i w_i N(x; centre_i, LL') g(x), and the logarithm of its integral."""
-    number, d = centres.shape
+def _update(log_g, log_weight: jax.Array, centers: jax.Array, L: jax.Array, key: jax.Array) -> tuple[Cloud, jax.Array]:
+    """Particles of Σ_i w_i N(x; center_i, LL') g(x), and the logarithm of its integral."""
+    number, d = centers.shape
     key_index, key_noise = jax.random.split(key)
-    mean, cov = _moments(centres, jnp.exp(log_weight))
+    mean, cov = _moments(centers, jnp.exp(log_weight))
     mode, gradient, J = _quadratic(log_g, mean, jnp.linalg.cholesky(cov + L @ L.T))
 
     def approximate(x):
         away = x - mode
         return away @ gradient - 0.5 * ((away @ J) * away).sum(-1)
 
-    # with x = centre + Lv the quadratic is c + b'v − v'Av/2
+    # with x = center + Lv the quadratic is c + b'v − v'Av/2
     factor = jnp.linalg.cholesky(jnp.eye(d) + L.T @ J @ L)
-    b = (gradient - (centres - mode) @ J) @ L
+    b = (gradient - (centers - mode) @ J) @ L
     reach = solve_triangular(factor, b.T, lower=True).T
-    log_first = log_weight + approximate(centres) + 0.5 * (reach**2).sum(1) - jnp.log(jnp.diagonal(factor)).sum()
+    log_first = log_weight + approximate(centers) + 0.5 * (reach**2).sum(1) - jnp.log(jnp.diagonal(factor)).sum()
     log_total = logsumexp(log_first)
     chosen = _systematic(jnp.exp(log_first - log_total), key_index)
     noise = jax.random.normal(key_noise, (number, d), jnp.float32)  # in float64 it takes four times as long
     v = solve_triangular(factor.T, (reach[chosen] + noise).T, lower=False).T
-    x = centres[chosen] + v @ L.T
+    x = centers[chosen] + v @ L.T
     log_second = jax.vmap(log_g)(x) - approximate(x)
     log_second = jnp.where(jnp.isnan(log_second), -jnp.inf, log_second)
     log_sum = logsumexp(log_second)
@@ -177,7 +177,7 @@ def _simulate_backward(model, clouds: Cloud, us, key: jax.Array) -> tuple[jax.Ar
 
     The ancestor of a particle is a draw of the backward kernel, since proposals are optimal for the quadratic. To keep
     trajectories from meeting, each moves on from its ancestor by Metropolis–Hastings steps among the particles, which
-    leave the backward kernel invariant. The particles are sorted along a curve that keeps neighbours together, so that
+    leave the backward kernel invariant. The particles are sorted along a curve that keeps neighbors together, so that
     steps to near places on it are often accepted where the kernel is narrow.
     """
     last = jax.tree.map(lambda leaf: leaf[-1], clouds)

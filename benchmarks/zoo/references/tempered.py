@@ -31,9 +31,9 @@ class Filtered(NamedTuple):
 
 
 class _Cloud(NamedTuple):
-    """Particles centre + L v of one row, with log p(y | x)."""
+    """Particles center + L v of one row, with log p(y | x)."""
 
-    centre: jax.Array  # (n, d)
+    center: jax.Array  # (n, d)
     v: jax.Array  # (n, d)
     log_g: jax.Array  # (n,)
 
@@ -47,40 +47,40 @@ def tempered_filter(model, ys: jax.Array, number: int, key: jax.Array) -> Filter
     def row(x, scanned):
         t, y, key = scanned
         moved = jax.vmap(lambda x: laws.mean(model.transition(x)))(x)
-        centre = jnp.where(t == 0, laws.mean(prior), moved)
+        center = jnp.where(t == 0, laws.mean(prior), moved)
         L = jnp.where(t == 0, laws.normal_factor(prior), laws.normal_factor(model.transition(x[0])))
 
-        def log_g(centre, v):
-            terms = jax.vmap(lambda x: laws.log_emission(model, x, y, None))(centre + v @ L.T)
+        def log_g(center, v):
+            terms = jax.vmap(lambda x: laws.log_emission(model, x, y, None))(center + v @ L.T)
             return jnp.where(jnp.isnan(terms), -1e30, terms)
 
-        cloud, log_score = _take_in(log_g, centre, key)
-        x = cloud.centre + cloud.v @ L.T
+        cloud, log_score = _take_in(log_g, center, key)
+        x = cloud.center + cloud.v @ L.T
         return x, Filtered(x.mean(0), x.std(0), log_score)
 
     rows = jnp.arange(len(ys)), ys, jax.random.split(key, len(ys))
     return jax.lax.scan(row, jnp.zeros((number, d), ys.dtype), rows)[1]
 
 
-def _take_in(log_g, centre: jax.Array, key: jax.Array) -> tuple[_Cloud, jax.Array]:
+def _take_in(log_g, center: jax.Array, key: jax.Array) -> tuple[_Cloud, jax.Array]:
     """Particles of transition × emission, and the log of its integral."""
     key_start, key = jax.random.split(key)
-    v = jax.random.normal(key_start, centre.shape, centre.dtype)
-    zero = jnp.zeros((), centre.dtype)
+    v = jax.random.normal(key_start, center.shape, center.dtype)
+    zero = jnp.zeros((), center.dtype)
 
     def grow(loop):
         count, power, log_mass, cloud, step, key = loop
         key, key_index, key_moves = jax.random.split(key, 3)
         more = _growth(cloud.log_g, 1 - power)
         log_weight = more * cloud.log_g
-        log_mass = log_mass + logsumexp(log_weight) - jnp.log(len(centre))
+        log_mass = log_mass + logsumexp(log_weight) - jnp.log(len(center))
         chosen = _systematic(jax.nn.softmax(log_weight), key_index)
         cloud = jax.tree.map(lambda leaf: leaf[chosen], cloud)
         power = jnp.where(more >= 1 - power, 1.0, power + more)
         cloud, step = _moved(log_g, power, cloud, step, key_moves)
         return count + 1, power, log_mass, cloud, step, key
 
-    start = (0, zero, zero, _Cloud(centre, v, log_g(centre, v)), zero + 0.5, key)
+    start = (0, zero, zero, _Cloud(center, v, log_g(center, v)), zero + 0.5, key)
     found = jax.lax.while_loop(lambda loop: (loop[1] < 1) & (loop[0] < MOST_POWERS), grow, start)
     return found[3], found[2]
 
@@ -109,12 +109,12 @@ def _moved(log_g, power: jax.Array, cloud: _Cloud, step: jax.Array, key: jax.Arr
         number = len(cloud.log_g)
         size = jnp.clip(step * jnp.exp(0.7 * jax.random.normal(key_size, (number, 1), step.dtype)), 1e-3, 0.98)
         v = jnp.sqrt(1 - size**2) * cloud.v + size * jax.random.normal(key_noise, cloud.v.shape, cloud.v.dtype)
-        offered = log_g(cloud.centre, v)
+        offered = log_g(cloud.center, v)
         uniform = jax.random.uniform(key_choice, (number,), step.dtype)
         taken = jnp.log(uniform) < power * (offered - cloud.log_g)
         step = jnp.clip(step * jnp.exp(taken.mean() - ACCEPTED), 1e-3, 0.95)
         kept = jnp.where(taken[:, None], v, cloud.v), jnp.where(taken, offered, cloud.log_g)
-        return _Cloud(cloud.centre, *kept), step, key
+        return _Cloud(cloud.center, *kept), step, key
 
     cloud, step, _ = jax.lax.fori_loop(0, MOVES, move, (cloud, step, key))
     return cloud, step

@@ -28,7 +28,7 @@ class CompensatedSum(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A statistic known at N samples, centred; what was taken out of it, summed up; and what remains of its
+    """A statistic known at N samples, centered; what was taken out of it, summed up; and what remains of its
     expectation.
 
     The expectation at t is discount · (sum up to t − 1) + now. `now` is an average of the statistic at t, perhaps

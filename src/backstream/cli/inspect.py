@@ -21,7 +21,7 @@ def inspect(
     run: RunPath,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """Summarise a run and its verdict.
+    """Summarize a run and its verdict.
 
     Prints the model, settings, learned parameters, warnings, and whether the result can be trusted.
 
@@ -207,4 +207,4 @@ def _learning(learning: dict[str, Any]) -> str:
         "window": f" from a window of {learning['lag']} rows with {learning['trajectories']} trajectories",
         "recursion": f" by the recursion with {learning['particles']} particles",
     }[learning["method"]]
-    return f", learned{how}" + ("" if learning["rate"] is None else f" at rate {learning['rate']:g}")
+    return f", learned{how}" + ("" if learning["learning_rate"] is None else f" at rate {learning['learning_rate']:g}")

@@ -42,7 +42,7 @@ def say_verdict(verdict: Verdict | None) -> None:
 
 
 def conclude(run: Run) -> None:
-    """Ends with code 1 where some streams of a source could not be used, once their neighbours' results are out."""
+    """Ends with code 1 where some streams of a source could not be used, once their neighbors' results are out."""
     if run.warnings:
         _say(run.warnings)
         raise typer.Exit(FAILURE)

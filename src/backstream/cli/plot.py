@@ -155,10 +155,10 @@ def _draw_states(axes: Any, shown: _Shown, truth: Any, last: int) -> None:
     texts = filtered["time"].to_pylist() if "time" in filtered.column_names else None
     times = times_of(texts, count, horizon)
 
-    def draw(mean: Any, std: Any, label: str, colour: str, style: str) -> None:
+    def draw(mean: Any, std: Any, label: str, color: str, style: str) -> None:
         mean, width = mean[start:], half * std[start:]
         at = times[start : start + len(mean)]
-        plots.band(axes, mean - width, mean + width, mean, label, colour, style, at)
+        plots.band(axes, mean - width, mean + width, mean, label, color, style, at)
 
     smoothed = shown.left("smoothed.parquet", "mean", "std")
     if smoothed is not None:

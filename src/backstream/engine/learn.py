@@ -86,7 +86,7 @@ def learn(
         columns=opened.columns,
         saving=saving or Saving(),
         fleet=fleet or FleetSettings(),
-        model_optimiser=_steps(model, learn) if isinstance(learn, Mapping) else None,
+        model_optimizer=_steps(model, learn) if isinstance(learn, Mapping) else None,
     )
     check_fit(model, config)
     if out is None:

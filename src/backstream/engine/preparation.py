@@ -78,7 +78,7 @@ def check_fit(model: StateSpaceModel, config: Config) -> None:
 
 def require_writable(config: Config) -> None:
     """Raises InputError where a run has steps that are functions, and could not be opened again."""
-    if config.model_optimiser is not None:
+    if config.model_optimizer is not None:
         raise InputError("Steps that are functions cannot be written into a run directory: keep this run in memory.")
 
 
@@ -96,7 +96,7 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
             raise ValueError(f"A run cannot have decided on {decided!r} components.")
         decided = None if decided is None else int(decided)
         learning = config.learning if decided is None else replace(config.learning, components=decided)
-        watched, q, key = build(model, learning, u, config.model_optimiser)
+        watched, q, key = build(model, learning, u, config.model_optimizer)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
     row = np.full((1, len(columns.observed)), np.nan, config.precision)

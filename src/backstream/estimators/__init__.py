@@ -12,7 +12,7 @@ from .recursive.pathwise import RecursivePathwise
 from .recursive.ratio import FreePotentials, OwnKernels, RatioScore, TrueDynamics
 from .recursive.score import RecursiveScore
 from .recursive.sensitivity import Forward, Frozen, Truncated
-from .recursive.weights import AcceptReject, BackwardSampling, SelfNormalised
+from .recursive.weights import AcceptReject, BackwardSampling, SelfNormalized
 from .reference.autodiff import AutodiffThroughWeights
 from .reference.exact import Exact
 from .reference.regression import Regression
@@ -52,7 +52,7 @@ __all__ = [
     "ReverseScore",
     "SameSample",
     "Scan",
-    "SelfNormalised",
+    "SelfNormalized",
     "TrueDynamics",
     "Truncated",
     "WindowAverage",

@@ -1,4 +1,4 @@
-"""The estimator from reparameterised backward trajectories over a whole sequence.
+"""The estimator from reparameterized backward trajectories over a whole sequence.
 
 Along a trajectory x_t ~ q_t, x_{s-1} ~ q_{s-1|s}(x_s, ·), drawn backwards with noise that does not depend on λ, the
 ELBO is the mean of
@@ -35,7 +35,7 @@ def transitions(p: StateSpaceModel, xs: Float[Array, "t d"], us: Inputs) -> Floa
 
 
 class BackwardTrajectories(OfflineEstimator):
-    """The unbiased ELBO and gradient of a whole sequence, from `num_trajectories` reparameterised trajectories.
+    """The unbiased ELBO and gradient of a whole sequence, from `num_trajectories` reparameterized trajectories.
 
     The paper's "backward MC". Time and memory are linear in the length of the sequence. `learn_model` adds the
     gradient with respect to θ.

@@ -95,9 +95,9 @@ class OnlineEstimator(eqx.Module):
         return None
 
 
-def require_amortised(q: BackwardFamily) -> None:
+def require_amortized(q: BackwardFamily) -> None:
     """Raises TypeError for a family that has the parameters of one time only: no sequence can be run through it."""
-    if not q.amortised:
+    if not q.amortized:
         raise TypeError(f"{type(q).__name__} holds the parameters of one time only: use RecursiveScore with Frozen().")
 
 
@@ -115,7 +115,7 @@ class OfflineEstimator(eqx.Module):
     ) -> Estimate:
         """The ELBO of the sequence and its gradient."""
         check_case(p, q, ys, inputs)
-        require_amortised(q)
+        require_amortized(q)
         return _estimated(self, p, q, ys, inputs, key)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Reparameterised backward trajectories over a sliding window.
+"""Reparameterized backward trajectories over a sliding window.
 
 The window's ELBO is that of its rows (see `trajectories.py`), with the filter's law before it as the prior of its first
 state once it has left the first row behind.
@@ -170,7 +170,7 @@ class FixedLagCarry(NamedTuple):
 
 
 class FixedLag(OnlineEstimator):
-    """The ELBO of a sliding window of the last `lag` observations, from reparameterised trajectories.
+    """The ELBO of a sliding window of the last `lag` observations, from reparameterized trajectories.
 
     At every observation the states are replayed under the current λ from a_{t-L}, which is taken as constant, and
     trajectories are drawn backwards from t to t − L. The first state has the filter q_{t-L}, frozen, as its prior: at

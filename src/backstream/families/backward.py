@@ -53,7 +53,7 @@ def backward_chain(
 ) -> Chain:
     if not q.gaussian:
         raise TypeError(
-            f"{type(q).__name__} has several components: there are no reparameterised trajectories through them. "
+            f"{type(q).__name__} has several components: there are no reparameterized trajectories through them. "
             "Its log score has a gradient: use LogScore."
         )
     marginals = jax.vmap(q.marginal)(states)
@@ -75,10 +75,10 @@ def backward_chain(
 def sample_chain(
     p: StateSpaceModel, q: BackwardFamily, chain: Chain, z: Float[Array, "t d"]
 ) -> tuple[Float[Array, "t d"], Float[Array, " t"]]:
-    """One trajectory, reparameterised by standard normal noise, with the log densities of its links.
+    """One trajectory, reparameterized by standard normal noise, with the log densities of its links.
 
     The t-th is log q_{t|t+1}(x_{t+1}, x_t) and the last log q_{T-1}(x_{T-1}): they add up to log q_{0:T-1}.
-    Under `vmap` over z, whatever does not depend on x is factorised once for all trajectories.
+    Under `vmap` over z, whatever does not depend on x is factorized once for all trajectories.
     """
     end = jax.tree.map(lambda leaf: leaf[-1], chain.marginals).frame()
     last = end.restore(z[-1])
@@ -116,7 +116,7 @@ def _walk(
 
 
 def _walk_affine(kernels: AffineKernel, last: Float[Array, " d"], z: Float[Array, "t d"]) -> tuple[Array, Array]:
-    """The same, where nothing is left to factorise."""
+    """The same, where nothing is left to factorize."""
 
     def back(x, scanned):
         kernel, noise = scanned

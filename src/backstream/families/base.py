@@ -1,4 +1,4 @@
-"""The interface of a backward-factorised variational family q^λ."""
+"""The interface of a backward-factorized variational family q^λ."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ class BackwardFamily(eqx.Module):
 
     affine: eqx.AbstractClassVar[bool]
     """Whether the backward kernels are affine: η̃_t(x) affine in x in its first component, constant in its second."""
-    amortised: eqx.AbstractClassVar[bool]
+    amortized: eqx.AbstractClassVar[bool]
     """Whether λ is shared by all times, as opposed to one λ^t for each."""
     gaussian: ClassVar[bool] = True
     """Whether q_t and the backward kernels are normal laws. Others can be sampled and evaluated, and no more."""

@@ -1,4 +1,4 @@
-"""The paper's amortised family: a Kalman predict step, and a network that turns y_t into a natural parameter."""
+"""The paper's amortized family: a Kalman predict step, and a network that turns y_t into a natural parameter."""
 
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ class Conjugate(BackwardFamily):
     """
 
     affine: ClassVar[bool] = True
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
 
     dynamics: LinearDynamics
     net: eqx.nn.MLP

@@ -12,7 +12,7 @@ ULPS = 2
 
 
 def guard(symmetric: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Raises the diagonal by as many units in the last place as forming and factorising the matrix may lose.
+    """Raises the diagonal by as many units in the last place as forming and factorizing the matrix may lose.
 
     A sum of Gram matrices is positive definite up to errors of size d ε √(M_ii M_jj). With a multiple of d ε M_ii added
     to its diagonal it outweighs them, so that a Cholesky factor exists however ill-conditioned M is.

@@ -29,7 +29,7 @@ class Kalman(BackwardFamily):
     """
 
     affine: ClassVar[bool] = True
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
 
     dynamics: LinearDynamics
     B: Matrix

@@ -194,13 +194,13 @@ class LinearDynamics(eqx.Module):
 
         Λ̃ does not touch x, so that it stays a single matrix under `vmap` over x.
         """
-        centred = x if self.drift is None else x - self.drift
+        centered = x if self.drift is None else x - self.drift
         if self.A.ndim == 1 and self.noise.diagonal:
             gain = self.A * jnp.exp(-2 * self.noise.log_scale)
-            return Gaussian.from_precision(gain * centred, jnp.diag(gain * self.A))
+            return Gaussian.from_precision(gain * centered, jnp.diag(gain * self.A))
         whitened = self.noise.whiten(dense(self.A))
         root = self.noise.whiten(jnp.eye(self.dim, dtype=whitened.dtype))
-        return Gaussian.from_precision((whitened.T @ root) @ centred, whitened.T @ whitened)
+        return Gaussian.from_precision((whitened.T @ root) @ centered, whitened.T @ whitened)
 
 
 def prior_state(mean0: Float[Array, " d"], prior: PositiveDefinite) -> Filtered:

@@ -1,4 +1,4 @@
-"""The non-amortised scheme: parameters of their own for each time."""
+"""The non-amortized scheme: parameters of their own for each time."""
 
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ class PerStep(BackwardFamily):
     """
 
     affine: ClassVar[bool] = False
-    amortised: ClassVar[bool] = False
+    amortized: ClassVar[bool] = False
 
     mean: Float[Array, " d"]
     log_std: Float[Array, " d"]

@@ -1,4 +1,4 @@
-"""The general amortised family: a recurrent network for a_t, and networks that read q_t and ψ_t off it."""
+"""The general amortized family: a recurrent network for a_t, and networks that read q_t and ψ_t off it."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -45,7 +45,7 @@ class Recurrent(BackwardFamily):
     """
 
     affine: ClassVar[bool] = False
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
 
     cell: Callable[[Array, Array], Array]
     first: Float[Array, " a"]

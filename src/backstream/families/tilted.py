@@ -28,8 +28,8 @@ class Tilt(eqx.Module):
 
 
 class TiltedLaw(eqx.Module):
-    """base · exp f(·, x), over its normaliser. Draws are picked by weight among proposals of the base, and the
-    normaliser is a mean over such proposals, the same each time."""
+    """base · exp f(·, x), over its normalizer. Draws are picked by weight among proposals of the base, and the
+    normalizer is a mean over such proposals, the same each time."""
 
     base: Any
     tilt: Tilt
@@ -83,7 +83,7 @@ class Tilted(BackwardFamily):
     """
 
     affine: ClassVar[bool] = False
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
     gaussian: ClassVar[bool] = False
 
     base: BackwardFamily

@@ -3,7 +3,7 @@
 A `Gaussian` is exp(η · T(x) − A(η)) with η = (η1, η2) and T(x) = (x, {x_i x_j : i ≤ j}). Only the upper triangle of
 the symmetric part is stored, so that η has d(d+3)/2 components, none of them redundant. The product of two Gaussians
 is the sum of their η. A potential ψ is a `Gaussian` too: its η2 may be merely negative semi-definite, as only its
-product with a proper Gaussian is ever normalised.
+product with a proper Gaussian is ever normalized.
 
 A `Frame` is the affine change of variables in which a given Gaussian is standard normal. Weights and scores are
 computed there: products η · T(x) of coordinates far from the origin would cost float32 all its digits.
@@ -42,7 +42,7 @@ def statistic(x: Float[Array, "*b d"]) -> Float[Array, "*b d*(d+3)//2"]:
 
 # JAX differentiates factors and triangular inverses by further triangular solves. Estimators pull many cotangents back
 # through a family at once, and batches of small solves are slow. Here derivatives are products of matrices. A batch of
-# factorisations is a call of LAPACK for each matrix; up to FEW rows they are written out, entry by entry, so that a
+# factorizations is a call of LAPACK for each matrix; up to FEW rows they are written out, entry by entry, so that a
 # batch is done at once.
 
 FEW = 3
@@ -117,7 +117,7 @@ def invert(factor: Float[Array, "d d"]) -> Float[Array, "d d"]:
 def inverse_root(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The lower-triangular W with Wᵀ W = M⁻¹, for a positive definite M.
 
-    Its derivative, −Φ(W dM Wᵀ) W, with Φ the lower triangle and half the diagonal, needs no further factorisation.
+    Its derivative, −Φ(W dM Wᵀ) W, with Φ the lower triangle and half the diagonal, needs no further factorization.
     """
     return _lower_inverse(_factor(matrix))
 
@@ -136,7 +136,7 @@ class Frame(NamedTuple):
     mean: Float[Array, " d"]
     factor: Float[Array, "d d"]
 
-    def standardise(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+    def standardize(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         return (x - self.mean) @ self.factor
 
     def restore(self, z: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
@@ -153,7 +153,7 @@ class Frame(NamedTuple):
 
 
 class Gaussian(eqx.Module):
-    """exp(η1 · x + η2 · {x_i x_j} − A(η)), normalised or not.
+    """exp(η1 · x + η2 · {x_i x_j} − A(η)), normalized or not.
 
     >>> g = Gaussian.from_moments(jnp.array([1.0, 2.0]), jnp.eye(2))
     >>> (g * g).moments()[0].round(3)
@@ -204,7 +204,7 @@ class Gaussian(eqx.Module):
         cov = invert(cholesky(self.precision))
         return cov @ self.eta1, cov
 
-    def log_normaliser(self) -> Float[Array, ""]:
+    def log_normalizer(self) -> Float[Array, ""]:
         """A(η)."""
         factor = cholesky(self.precision)
         half = inverse(factor) @ self.eta1
@@ -212,9 +212,9 @@ class Gaussian(eqx.Module):
 
     def log_prob(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         frame = self.frame()
-        return frame.log_prob(frame.standardise(x))
+        return frame.log_prob(frame.standardize(x))
 
     def sample(self, shape: tuple[int, ...] = (), *, key: Array) -> Float[Array, "..."]:
-        """Reparameterised draws, of shape (*shape, d)."""
+        """Reparameterized draws, of shape (*shape, d)."""
         z = jax.random.normal(key, (*shape, self.dim), self.eta1.dtype)
         return self.frame().restore(z)

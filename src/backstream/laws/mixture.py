@@ -25,7 +25,7 @@ class Mixture(eqx.Module):
     """
 
     log_weight: Float[Array, " k"]
-    """Normalised."""
+    """Normalized."""
     mean: Float[Array, "k d"]
     factor: Float[Array, "k d d"]
     """Lower triangular."""
@@ -162,7 +162,7 @@ def fit_mixture(
     ridge: Float[Array, "d d"],
     turns: int,
 ) -> Mixture:
-    """Expectation maximisation on weighted points, from `start`. Every turn keeps their mean and covariance.
+    """Expectation maximization on weighted points, from `start`. Every turn keeps their mean and covariance.
 
     `ridge` is added to the covariances, so that none collapses onto a point.
     """

@@ -21,7 +21,7 @@ LEAST_ROWS, LEAST_VALUES = 30, 20
 """Fewer say nothing: rows of a run, and values of a column."""
 MATERIAL = {"mean": 0.25, "variance": 0.35, "correlation": 0.2, "rank": 0.06, "inside": 0.07, "region": 0.07}
 """By how much each statistic must be off to matter."""
-CENTRE = {"mean": 0.0, "variance": 1.0, "correlation": 0.0, "rank": 0.5, "inside": LEVEL, "region": LEVEL}
+CENTER = {"mean": 0.0, "variance": 1.0, "correlation": 0.0, "rank": 0.5, "inside": LEVEL, "region": LEVEL}
 SPREAD = {"mean": 1.0, "variance": 2**0.5, "correlation": 1.0, "rank": 12**-0.5, "inside": 0.3, "region": 0.3}
 """What each is where predictions are exact, and its standard error times √n. The first three are of PIT values as
 normal numbers: their mean, variance and correlation with those of the row before."""
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 def _departures(recent: Figures, long: Figures, about: Circumstances) -> Iterator[Finding]:
     """What is off: in the recent rows, or in the long run where the recent rows do not say otherwise."""
-    names, columns = list(CENTRE), len(long["z"].value)
+    names, columns = list(CENTER), len(long["z"].value)
     tests = 2 * (2 + 4 * columns)
     limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * tests))
     for name in names:
@@ -63,7 +63,7 @@ class _Off(NamedTuple):
 
 def _off(figures: Figures, name: str, limit: float) -> _Off:
     found = _statistic(figures, name)
-    value, count = np.atleast_1d(found.value - CENTRE[name]), np.atleast_1d(found.count)
+    value, count = np.atleast_1d(found.value - CENTER[name]), np.atleast_1d(found.count)
     error = SPREAD[name] / np.sqrt(np.maximum(count, 1e-9))
     with np.errstate(invalid="ignore"):
         beyond = (np.abs(value) > np.maximum(limit * error, MATERIAL[name])) & (count >= LEAST_VALUES)

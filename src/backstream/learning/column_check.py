@@ -19,7 +19,7 @@ def same_columns(ys: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _pairs(ys: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Those of neighbours in an order that puts equal columns next to each other."""
+    """Those of neighbors in an order that puts equal columns next to each other."""
     if len(ys) < LEAST_ROWS:
         return
     order = sorted(range(ys.shape[1]), key=lambda i: np.nan_to_num(ys[:, i]).tolist())

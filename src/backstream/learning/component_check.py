@@ -24,7 +24,7 @@ EVERY = 25
 MOST_STATES = 10
 """Beyond it several components cost too much to be tried without being asked for."""
 BATCH = 16
-"""Differences of neighbouring rows are not independent: the standard error is that of the means of so many."""
+"""Differences of neighboring rows are not independent: the standard error is that of the means of so many."""
 LEAST_GAP, SURENESS = 1e-3, 3.0
 """Several components are needed where the gap is above so many nats a row, and so many standard errors."""
 LEAST_NATS = 10.0

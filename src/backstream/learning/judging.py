@@ -88,9 +88,9 @@ def _refusals(recent: Figures, long: Figures, about: Circumstances) -> list[Reas
     if about.learns_model:
         cause = "a parameter has left the values that it may have, such as a scale that became negative"
         remedy = "declare what they may be (constraints = {'scale': constraints.positive} in the model), or a lower"
-        return [Reason(what, cause, f"{remedy} --model-rate")]
+        return [Reason(what, cause, f"{remedy} --model-learning-rate")]
     cause = "rows that are impossible in the model, a learning rate that is too high, or too little precision"
-    return [Reason(what, cause, "look at the rows marked as refused; a lower --rate")]
+    return [Reason(what, cause, "look at the rows marked as refused; a lower --learning-rate")]
 
 
 def _coverage(recent: Figures, long: Figures, about: Circumstances, lost: bool) -> list[Reason]:
@@ -133,7 +133,7 @@ def _gap(reference: Reference | None, about: Circumstances, worse: bool) -> list
     if not about.scores:
         return [Reason(what, "the posterior has not learned all of the model yet", "more rows, or the family guided")]
     if worse:
-        return [Reason(what, "what was learned", "a lower --rate")]
+        return [Reason(what, "what was learned", "a lower --learning-rate")]
     more = max(4, 2 * about.components)
     one = "one Gaussian cannot" if about.components == 1 else f"{about.components} components cannot"
     cause = f"the posterior has several modes or is curved, which {one} represent"
@@ -196,7 +196,7 @@ def _theta_worse(gain: ThetaGain | None) -> list[Reason]:
             "The learned parameters predict worse than those at the start, by "
             f"{-gain.mean:.3f} ± {gain.error:.3f} nats per row.",
             "steps of the parameters that are too large, or too few rows",
-            "a lower --model-rate, or leave --learn-model out",
+            "a lower --model-learning-rate, or leave --learn-model out",
         )
     ]
 
@@ -217,7 +217,7 @@ def _learned_worse(long: Figures, about: Circumstances) -> list[Reason]:
         Reason(
             f"The learned posterior predicts worse than before learning, by {-gain:.3f} ± {error:.3f} nats per row.",
             "a learning rate that is too high, or too few rows",
-            "a lower --rate, --no-learn, or leave --no-fallback out",
+            "a lower --learning-rate, --no-learn, or leave --no-fallback out",
         )
     ]
 

@@ -1,6 +1,6 @@
 """A monitor that tells the truth about a stream.
 
-The ELBO that the recursion reports is biased by its self-normalised weights, and an optimiser can learn to exploit the
+The ELBO that the recursion reports is biased by its self-normalized weights, and an optimizer can learn to exploit the
 bias: the report rises while q gets worse. For each window of observations the monitor computes an unbiased ELBO from
 backward trajectories under the same λ, and says so when the two part.
 """

@@ -35,7 +35,7 @@ def fit(
     inputs: Any = None,
     *,
     estimator: OfflineEstimator,
-    optimiser: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     num_epochs: int,
     key: Array,
 ) -> Fit:
@@ -43,24 +43,24 @@ def fit(
     _check_epochs(num_epochs)
     check_observations(p, np.asarray(ys), u=jax.tree.map(lambda leaf: leaf[0], inputs))
     check_inputs(inputs)
-    return _fit(p, q, jnp.asarray(ys), inputs, estimator, optimiser, num_epochs, key)
+    return _fit(p, q, jnp.asarray(ys), inputs, estimator, optimizer, num_epochs, key)
 
 
 @compiled()
-def _fit(p, q, ys, inputs, estimator, optimiser, num_epochs, key):
+def _fit(p, q, ys, inputs, estimator, optimizer, num_epochs, key):
     lam, static = eqx.partition(q, eqx.is_inexact_array)
 
     def epoch(loop, k):
         lam, state, refused = loop
         estimate = estimator(p, eqx.combine(lam, static), ys, inputs, key=jax.random.fold_in(key, k))
         descent = jax.tree.map(lambda g: -g / len(ys), estimate.gradient)
-        updates, new_state = optimiser.update(descent, state, lam)
+        updates, new_state = optimizer.update(descent, state, lam)
         new = optax.apply_updates(lam, updates), new_state
         finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(descent)]).all()
         lam, state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (lam, state))
         return (lam, state, refused + ~finite), estimate.elbo / len(ys)
 
-    start = (lam, optimiser.init(lam), jnp.zeros((), int))
+    start = (lam, optimizer.init(lam), jnp.zeros((), int))
     (lam, _, refused), elbo = jax.lax.scan(epoch, start, jnp.arange(num_epochs))
     return Fit(eqx.combine(lam, static), elbo, refused)
 
@@ -72,23 +72,23 @@ def fit_within_epochs(
     inputs: Any = None,
     *,
     num_epochs: int,
-    restart_optimiser: bool = True,
+    restart_optimizer: bool = True,
     key: Array,
 ) -> Fit:
     """T updates in each pass over the sequence, by an online learner (eq. online_inside_epoch_update).
 
-    Each epoch starts the recursion again from the λ that the last one ended with; the optimiser's state is reset
+    Each epoch starts the recursion again from the λ that the last one ended with; the optimizer's state is reset
     too, or kept. The ELBO of an epoch is the sum of what its observations added, under a λ that moves meanwhile.
     """
     _check_epochs(num_epochs)
-    elbo, refused, optimiser = [], 0, None
+    elbo, refused, optimizer = [], 0, None
     first = jax.tree.map(lambda leaf: leaf[0], inputs)
     for epoch in range(num_epochs):
         state = learner.init(q, first, key=jax.random.fold_in(key, epoch))
-        if optimiser is not None and not restart_optimiser:
-            state = state._replace(optimiser=optimiser)
+        if optimizer is not None and not restart_optimizer:
+            state = state._replace(optimizer=optimizer)
         state, infos = learner.scan(state, ys, inputs)
-        q, optimiser = state.q, state.optimiser
+        q, optimizer = state.q, state.optimizer
         elbo.append(infos.elbo.sum() / len(ys))
         refused += int(state.refused)
     return Fit(q, np.asarray(elbo), np.asarray(refused))

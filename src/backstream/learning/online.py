@@ -32,7 +32,7 @@ PREDICTIVE_DRAWS = 2**31
 class OnlineLearner(eqx.Module):
     """λ_{t+1} = λ_t + γ · (direction of the estimator's objective), through an optax transformation.
 
-    `optimiser` descends, as optax does; it is fed minus the increment. `model_optimiser`, if given, makes θ move too
+    `optimizer` descends, as optax does; it is fed minus the increment. `model_optimizer`, if given, makes θ move too
     (the estimator must then have `learn_model`), except what `free` leaves out: a further transformation,
     or `Settling()`, which needs no tuning and has an average of its own. `averaging` makes the result of the others;
     `model_averaging`, if given, that of θ.
@@ -52,8 +52,8 @@ class OnlineLearner(eqx.Module):
 
     model: StateSpaceModel
     estimator: OnlineEstimator
-    optimiser: optax.GradientTransformation = eqx.field(static=True)
-    model_optimiser: optax.GradientTransformation | Settling | None = eqx.field(static=True, default=None)
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    model_optimizer: optax.GradientTransformation | Settling | None = eqx.field(static=True, default=None)
     free: PyTree = None
     averaging: Averaging = Averaging()
     model_averaging: Averaging | None = None
@@ -69,10 +69,10 @@ class OnlineLearner(eqx.Module):
         if self.patience < 1:
             raise ValueError(f"patience must be at least 1, not {self.patience}.")
         learns = getattr(self.estimator, "learn_model", False)
-        if learns != (self.model_optimiser is not None):
+        if learns != (self.model_optimizer is not None):
             raise ValueError(
-                "To learn the model, give both a model_optimiser and an estimator with learn_model=True; "
-                f"here model_optimiser is {'given' if self.model_optimiser else 'None'} and learn_model is {learns}."
+                "To learn the model, give both a model_optimizer and an estimator with learn_model=True; "
+                f"here model_optimizer is {'given' if self.model_optimizer else 'None'} and learn_model is {learns}."
             )
 
     def init(self, q: BackwardFamily, u: Any = None, *, key: Array) -> LearnerState:
@@ -176,27 +176,27 @@ class OnlineLearner(eqx.Module):
             return optax.apply_updates(values, longer)
 
         lam = eqx.filter(state.q, eqx.is_inexact_array)
-        updates, optimiser = self.optimiser.update(jax.tree.map(jnp.negative, increment.gradient), state.optimiser, lam)
-        lam, theta, model_optimiser = apply(lam, updates), state.theta, state.model_optimiser
-        if self.model_optimiser is not None:
+        updates, optimizer = self.optimizer.update(jax.tree.map(jnp.negative, increment.gradient), state.optimizer, lam)
+        lam, theta, model_optimizer = apply(lam, updates), state.theta, state.model_optimizer
+        if self.model_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, self._parameters().pull(theta, increment.model_gradient))
-            if isinstance(self.model_optimiser, Settling):
+            if isinstance(self.model_optimizer, Settling):
                 bounded = self._parameters().bounded()
-                updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta, rows, bounded)
+                updates, model_optimizer = self.model_optimizer.update(gradient, model_optimizer, theta, rows, bounded)
                 theta = optax.apply_updates(theta, updates)
             else:
-                updates, model_optimiser = self.model_optimiser.update(gradient, model_optimiser, theta)
+                updates, model_optimizer = self.model_optimizer.update(gradient, model_optimizer, theta)
                 theta = apply(theta, updates)
-        return Moved(lam, theta, optimiser, model_optimiser), all_finite((lam, theta))
+        return Moved(lam, theta, optimizer, model_optimizer), all_finite((lam, theta))
 
     def _averaged(self, state: LearnerState, moved: Moved, accepted: Array) -> dict[str, PyTree]:
         """What of a state changes with λ and θ: they move if that is accepted, and enter the running means."""
         lam, static = eqx.partition(state.q, eqx.is_inexact_array)
-        old = Moved(lam, state.theta, state.optimiser, state.model_optimiser)
+        old = Moved(lam, state.theta, state.optimizer, state.model_optimizer)
         kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), moved, old)
         average = self.averaging.update(eqx.filter(state.average, eqx.is_inexact_array), kept.lam, state.t)
-        if isinstance(self.model_optimiser, Settling):
-            theta_average = self.model_optimiser.estimate(kept.model_optimiser, kept.theta)
+        if isinstance(self.model_optimizer, Settling):
+            theta_average = self.model_optimizer.estimate(kept.model_optimizer, kept.theta)
         else:
             averaging = self.averaging if self.model_averaging is None else self.model_averaging
             theta_average = averaging.update(state.theta_average, kept.theta, state.t)
@@ -205,8 +205,8 @@ class OnlineLearner(eqx.Module):
             "average": eqx.combine(average, static),
             "theta": kept.theta,
             "theta_average": theta_average,
-            "optimiser": kept.optimiser,
-            "model_optimiser": kept.model_optimiser,
+            "optimizer": kept.optimizer,
+            "model_optimizer": kept.model_optimizer,
         }
 
     def _settle(self, state, carry, estimate: OnlineEstimate, filters: Filters, finite) -> tuple[LearnerState, Info]:
@@ -293,10 +293,10 @@ def _observed(p: StateSpaceModel, q: BackwardFamily, ys: Any, inputs: Any, first
 
 def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -> LearnerState:
     """The state before any row, under jit. Carry and filters are zeros: the first row makes them."""
-    theta = model_optimiser = None
-    if learner.model_optimiser is not None:
+    theta = model_optimizer = None
+    if learner.model_optimizer is not None:
         theta = learner._parameters().unconstrained()
-        model_optimiser = learner.model_optimiser.init(theta)
+        model_optimizer = learner.model_optimizer.init(theta)
     p, y = learner._model(theta), jnp.full(q.obs_dim, jnp.nan, dtype_of(q))
     estimator = learner.estimator
     carry = eqx.filter_eval_shape(
@@ -313,8 +313,8 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
         q,
         theta,
         theta,
-        learner.optimiser.init(eqx.filter(q, eqx.is_inexact_array)),
-        model_optimiser,
+        learner.optimizer.init(eqx.filter(q, eqx.is_inexact_array)),
+        model_optimizer,
         _zeros(carry, key),
         filtered,
         unlearned,

@@ -1,4 +1,4 @@
-"""θ as the optimiser sees it: unconstrained, and only what is to be learned."""
+"""θ as the optimizer sees it: unconstrained, and only what is to be learned."""
 
 import dataclasses
 import math

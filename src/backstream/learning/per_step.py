@@ -1,4 +1,4 @@
-"""The non-amortised scheme on a stream: at each observation, many gradient steps on parameters of its own."""
+"""The non-amortized scheme on a stream: at each observation, many gradient steps on parameters of its own."""
 
 from typing import Any, NamedTuple
 
@@ -41,13 +41,13 @@ class PerStepInfo(NamedTuple):
 class PerStepLearner(eqx.Module):
     """`num_updates` gradient steps at each t, on λ^t = (η_t, η̃_t) alone; the past is frozen.
 
-    q_t starts from the linearised prediction of the model, the network of the kernel from where it was at t − 1. The
-    optimiser is reset. Only λ^t and the estimator's carry are kept: to keep the history, collect `state.q`.
+    q_t starts from the linearized prediction of the model, the network of the kernel from where it was at t − 1. The
+    optimizer is reset. Only λ^t and the estimator's carry are kept: to keep the history, collect `state.q`.
     """
 
     model: StateSpaceModel
     estimator: OnlineEstimator
-    optimiser: optax.GradientTransformation = eqx.field(static=True)
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
     num_updates: int = eqx.field(static=True, default=500)
 
     def __check_init__(self):
@@ -74,22 +74,22 @@ class PerStepLearner(eqx.Module):
         lam, static = eqx.partition(q, eqx.is_inexact_array)
 
         def update(k, loop):
-            lam, optimiser = loop
+            lam, optimizer = loop
             _, found = estimate(eqx.combine(lam, static), jax.random.fold_in(key, k))
             descent = jax.tree.map(jnp.negative, found.increment.gradient)
-            updates, moved = self.optimiser.update(descent, optimiser, lam)
+            updates, moved = self.optimizer.update(descent, optimizer, lam)
             new = optax.apply_updates(lam, updates), moved
             finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(descent)]).all()
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, loop)
 
-        start = lam, self.optimiser.init(lam)
+        start = lam, self.optimizer.init(lam)
         lam, _ = jax.lax.fori_loop(0, self.num_updates, update, start)
         q = eqx.combine(lam, static)
         return q, estimate(q, jax.random.fold_in(key, self.num_updates))
 
 
 def _predict(p: StateSpaceModel, q: PerStep, previous: Any, u: Any) -> PerStep:
-    """q with mean and standard deviation of the linearised prediction from q_{t-1}."""
+    """q with mean and standard deviation of the linearized prediction from q_{t-1}."""
     mean, cov = q.marginal(previous).moments()
     law = transition_law(p, mean, u)
     F = jax.jacfwd(lambda x: mean_of(transition_law(p, x, u)))(mean)

@@ -18,7 +18,7 @@ from backstream._jax.hashed_keys import hashed
 from backstream.families.base import BackwardFamily
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import log_emission
-from backstream.models.laws import Law, columns_of, draw, factorises, filled, support_of
+from backstream.models.laws import Law, columns_of, draw, factorizes, filled, support_of
 
 LABELS = dist.CategoricalProbs, dist.CategoricalLogits
 """Laws of names that happen to be numbers: they have no order, and so no PIT values."""
@@ -31,14 +31,14 @@ class Predictive(NamedTuple):
     """What a row was like, seen from its prediction. NaN for what is missing, and where a law has no order."""
 
     pit: Float[Array, " dy"]
-    """The randomised rank of each column among the draws, between 0 and 1."""
+    """The randomized rank of each column among the draws, between 0 and 1."""
     residual: Float[Array, " dy"]
     """Each column less the mean of the draws, in their standard deviations."""
     crps: Float[Array, " dy"]
     """The continuous ranked probability score of each column, in its unit: ∫ (F(s) − 1{s ≥ y})² ds, estimated from the
     draws without bias. Smaller is better. None for angles, which have no line."""
     rank: Float[Array, ""]
-    """The randomised rank of the row's predictive density among those of replicates: low where the row is less
+    """The randomized rank of the row's predictive density among those of replicates: low where the row is less
     probable than it should be, high where it is more so."""
 
     @classmethod
@@ -116,7 +116,7 @@ def _rank(p: StateSpaceModel, states: Array, draws: Array, y: Array, u: Inputs, 
 
 def _is_ordered(law: Law) -> bool:
     """Whether larger and smaller mean something in each column."""
-    return not isinstance(columns_of(law) if factorises(law) else law, LABELS)
+    return not isinstance(columns_of(law) if factorizes(law) else law, LABELS)
 
 
 def _compared(
@@ -125,8 +125,8 @@ def _compared(
     value = filled(law, y).astype(y.dtype)
     on_circle = support_of(law) is constraints.circular
     if on_circle:  # from the mean direction on, with the cut on the other side
-        centre = jnp.arctan2(jnp.sin(draws).mean(0), jnp.cos(draws).mean(0))
-        draws, value = (jnp.arctan2(jnp.sin(part - centre), jnp.cos(part - centre)) for part in (draws, value))
+        center = jnp.arctan2(jnp.sin(draws).mean(0), jnp.cos(draws).mean(0))
+        draws, value = (jnp.arctan2(jnp.sin(part - center), jnp.cos(part - center)) for part in (draws, value))
     below, equal = (draws < value).sum(0), (draws == value).sum(0)
     pit = (below + uniform * (equal + 1)) / (len(draws) + 1)
     spread = draws.std(0, ddof=1)

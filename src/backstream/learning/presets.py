@@ -48,10 +48,10 @@ def default_learner(
     settings: Settings | None = None,
     *,
     exact: bool = False,
-    model_optimiser: optax.GradientTransformation | None = None,
+    model_optimizer: optax.GradientTransformation | None = None,
 ) -> OnlineLearner:
     """Adam with clipped gradients and averaged iterates for λ, on the gradient that the settings choose; for θ, where
-    that gradient is the log score's, steps that need no tuning, unless there is a `model_optimiser`.
+    that gradient is the log score's, steps that need no tuning, unless there is a `model_optimizer`.
 
     The rate falls like 1/(1 + t/30 000), to a tenth of what it was: fast at first, and never so slow that a change of
     regime goes unlearned. With an `exact` family there is nothing to learn in λ. A guided family's λ, a factor of the
@@ -59,13 +59,13 @@ def default_learner(
     """
     settings = Settings() if settings is None else settings
     method = gradient_method(settings, p)
-    rate = RATES[method] if settings.rate is None else settings.rate
+    rate = RATES[method] if settings.learning_rate is None else settings.learning_rate
     free = free_parameters(p, settings.learn_parameters) if settings.learn_parameters else None
     return OnlineLearner(
         p,
         _estimator(settings, method, exact, free),
-        _optimiser(rate, _halved_after(settings.rate_halved_after, settings.horizon)),
-        _model_optimiser(settings, method) if model_optimiser is None else model_optimiser,
+        _optimizer(rate, _halved_after(settings.learning_rate_halved_after, settings.horizon)),
+        _model_optimizer(settings, method) if model_optimizer is None else model_optimizer,
         free,
         _averaging(settings.horizon),
         _averaging(settings.model_horizon),
@@ -74,13 +74,13 @@ def default_learner(
     )
 
 
-def _model_optimiser(settings: Settings, method: Method) -> optax.GradientTransformation | Settling | None:
+def _model_optimizer(settings: Settings, method: Method) -> optax.GradientTransformation | Settling | None:
     if not settings.learns_model:
         return None
-    if method == "log-score" and settings.model_rate is None:
+    if method == "log-score" and settings.model_learning_rate is None:
         return Settling(horizon=settings.model_horizon)
-    rate = MODEL_RATE if settings.model_rate is None else settings.model_rate
-    return _optimiser(rate, _halved_after(settings.model_rate_halved_after, settings.model_horizon))
+    rate = MODEL_RATE if settings.model_learning_rate is None else settings.model_learning_rate
+    return _optimizer(rate, _halved_after(settings.model_learning_rate_halved_after, settings.model_horizon))
 
 
 def _halved_after(rows: int | None, horizon: int | None) -> int:
@@ -112,17 +112,17 @@ def build(
     p: StateSpaceModel,
     settings: Settings,
     u: Any = None,
-    model_optimiser: optax.GradientTransformation | None = None,
+    model_optimizer: optax.GradientTransformation | None = None,
 ) -> tuple[WatchedLearner, BackwardFamily, Array]:
     """The default learner with its monitor, the family it starts from, and the key of its draws.
 
-    `u` holds the inputs of the first row, if the model has any; `model_optimiser` steps for θ other than those of the
+    `u` holds the inputs of the first row, if the model has any; `model_optimizer` steps for θ other than those of the
     settings. The same model and settings give the same bits.
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
     q = _family(p, settings, u, key_family)
     exact = isinstance(q, ScoringFamily) and q.exact
-    learner = default_learner(p, settings, exact=exact, model_optimiser=model_optimiser)
+    learner = default_learner(p, settings, exact=exact, model_optimizer=model_optimizer)
     monitor = Monitor(window=settings.monitor_every, check_components=settings.components == "auto")
     return WatchedLearner(learner, monitor), q, key_learner
 
@@ -143,8 +143,8 @@ def falling(rate: float, halved_after: float = float(HALVED_AFTER), floor: float
     return lambda t: rate * jnp.maximum(floor, 1 / (1 + t / halved_after))
 
 
-@cache  # an optimiser is made of functions: two that do the same would be compiled for apart
-def _optimiser(rate: float, halved_after: int) -> optax.GradientTransformation:
+@cache  # an optimizer is made of functions: two that do the same would be compiled for apart
+def _optimizer(rate: float, halved_after: int) -> optax.GradientTransformation:
     """Adam, at a constant rate where `halved_after` is 0."""
     schedule = falling(rate, float(halved_after)) if halved_after else rate
     return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(schedule))

@@ -28,8 +28,8 @@ class LearnerState(NamedTuple):
     theta: PyTree
     """The current unconstrained θ, and its running mean; None where the model is not learned."""
     theta_average: PyTree
-    optimiser: PyTree
-    model_optimiser: PyTree
+    optimizer: PyTree
+    model_optimizer: PyTree
     carry: PyTree
     """The estimator's."""
     filtered: PyTree
@@ -80,12 +80,12 @@ class Filters(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What an optimiser has changed."""
+    """What an optimizer has changed."""
 
     lam: PyTree
     theta: PyTree
-    optimiser: PyTree
-    model_optimiser: PyTree
+    optimizer: PyTree
+    model_optimizer: PyTree
 
 
 def blank_infos(length: int, q: BackwardFamily, dtype) -> Info:

@@ -19,7 +19,7 @@ from .records import Info, LearnerState, dtype_of
 UNCOUNTED, COUNTED = 32, 128
 """Rows of a window that the filter reads: the first do not count."""
 BATCH = 16
-"""Gains of neighbouring rows are not independent: the standard error is that of the means of so many."""
+"""Gains of neighboring rows are not independent: the standard error is that of the means of so many."""
 EVERY = 4
 """Windows from one of which some rows are read to the next."""
 FORGOTTEN = 0.2

@@ -30,7 +30,7 @@ def current_parameters(learner: OnlineLearner, state: LearnerState) -> dict[str,
     """
     if state.theta is None or ravel_pytree(state.theta)[0].size > MOST_NAMED:
         return None
-    values, errors = map(np.asarray, _read(learner, state.theta_average, state.model_optimiser))
+    values, errors = map(np.asarray, _read(learner, state.theta_average, state.model_optimizer))
     names = learner._parameters().names()
     return {name: Parameter(float(v), float(e)) for name, v, e in zip(names, values, errors, strict=True)}
 
@@ -59,10 +59,10 @@ class Evidence(NamedTuple):
 
 def step_evidence(learner: OnlineLearner, state: LearnerState) -> Evidence | None:
     """None where θ is not learned by `Settling`, the default."""
-    if not isinstance(learner.model_optimiser, Settling):
+    if not isinstance(learner.model_optimizer, Settling):
         return None
-    steps = state.model_optimiser
-    known = np.isfinite(np.diagonal(np.asarray(learner.model_optimiser.covariance(steps))))
+    steps = state.model_optimizer
+    known = np.isfinite(np.diagonal(np.asarray(learner.model_optimizer.covariance(steps))))
     names = learner._parameters().names() if bool(steps.settled) else ()
     restarts = int(steps.restarts)
     return Evidence(
@@ -71,7 +71,7 @@ def step_evidence(learner: OnlineLearner, state: LearnerState) -> Evidence | Non
         float(steps.misfit),
         int(steps.rows - steps.restarted_at) if restarts else None,
         restarts,
-        learner.model_optimiser.horizon,
+        learner.model_optimizer.horizon,
         tuple(name for name, informed in zip(names, known, strict=False) if not informed),
     )
 
@@ -95,9 +95,9 @@ def parameter_warnings(learner: OnlineLearner, state: LearnerState, window: int)
 
 
 @eqx.filter_jit
-def _read(learner, theta, model_optimiser):
+def _read(learner, theta, model_optimizer):
     parameters = learner._parameters()
     values = parameters.values(theta)
-    if not isinstance(learner.model_optimiser, Settling):
+    if not isinstance(learner.model_optimizer, Settling):
         return values, values * np.nan
-    return values, parameters.errors(theta, learner.model_optimiser.covariance(model_optimiser))
+    return values, parameters.errors(theta, learner.model_optimizer.covariance(model_optimizer))

@@ -152,8 +152,8 @@ def _first_rows(anchor: Any, window: Any) -> Any:
 
 def circumstances(learner: OnlineLearner, state: LearnerState, names: tuple[str, ...] = ()) -> Circumstances:
     """What of a run its verdict needs to know."""
-    q, learns_model = state.average, learner.model_optimiser is not None
-    settled = isinstance(learner.model_optimiser, Settling) and bool(state.model_optimiser.settled)
+    q, learns_model = state.average, learner.model_optimizer is not None
+    settled = isinstance(learner.model_optimizer, Settling) and bool(state.model_optimizer.settled)
     scores = isinstance(q, ScoringFamily)
     return Circumstances(
         scores=scores,

@@ -17,7 +17,7 @@ from backstream.models.laws import (
     Support,
     allows_partial_rows,
     draw,
-    factorises,
+    factorizes,
     filled,
     log_columns,
     log_density,
@@ -31,7 +31,7 @@ class ModelShape(NamedTuple):
     state_dim: int
     obs_dim: int
     partial_rows: bool
-    """Whether single columns of a row may be missing: the emission factorises over them, or is normal."""
+    """Whether single columns of a row may be missing: the emission factorizes over them, or is normal."""
     support: Support | None = None
     """What a column can hold, where it is not any number."""
 
@@ -157,7 +157,7 @@ def check_observations(
             column = np.flatnonzero(missing[row])[0]
             raise ValueError(
                 f"The observation in row {first_row + row}, column {column} is missing and others of that row are not. "
-                f"The emission neither factorises over columns nor is normal: a row must be complete or wholly missing."
+                f"The emission neither factorizes over columns nor is normal: a row must be complete or wholly missing."
             )
 
 
@@ -184,7 +184,7 @@ def log_emission(
 ) -> Float[Array, ""]:
     """log g(x, y). NaN in y is a missing coordinate, which is left out; 0 if all of y is missing.
 
-    Where the emission neither factorises over coordinates nor is normal, a partially missing y gives NaN.
+    Where the emission neither factorizes over coordinates nor is normal, a partially missing y gives NaN.
 
     >>> from backstream.models import ChaoticRNN
     >>> model = ChaoticRNN.random(2, key=jax.random.key(0))
@@ -193,7 +193,7 @@ def log_emission(
     """
     law, seen = emission_law(p, x, u), ~jnp.isnan(y)
     point = filled(law, y)
-    if factorises(law):
+    if factorizes(law):
         return log_columns(law, point, seen).astype(x.dtype).sum()
 
     def whole():
@@ -228,7 +228,7 @@ def log_transitions(
             z = (x - law.loc) @ whiten.T
             log_det = jnp.log(jnp.diag(factor)).sum()
             return -0.5 * (z**2).sum(-1) - log_det - 0.5 * x.shape[-1] * LOG_2PI
-        if factorises(law) and type(law.base_dist) is dist.Normal:
+        if factorizes(law) and type(law.base_dist) is dist.Normal:
             # What does not depend on the pair is left out of the sum over coordinates, the only N² d numbers there are.
             normal = law.base_dist
             loc, scale = (jnp.asarray(part, x.dtype) for part in (normal.loc, normal.scale))

@@ -44,7 +44,7 @@ def draw(law: Law, *, key: Array) -> Float[Array, " n"]:
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
-def factorises(law: Law) -> bool:
+def factorizes(law: Law) -> bool:
     """Whether the log density is a sum over columns, each of its own entry of y."""
     return isinstance(law, dist.Independent) and law.base_dist.event_shape == () and law.reinterpreted_batch_ndims == 1
 
@@ -59,7 +59,7 @@ def columns_of(law: Law) -> Law:
 
 def is_normal(law: Law) -> bool:
     """Whether a law of vectors is normal; a point is, without variance."""
-    return isinstance(columns_of(law) if factorises(law) else law, (dist.Normal, dist.Delta, *NORMALS))
+    return isinstance(columns_of(law) if factorizes(law) else law, (dist.Normal, dist.Delta, *NORMALS))
 
 
 class ByName(eqx.Module):
@@ -108,7 +108,7 @@ def shows_its_parameters(law: Law, y: Array) -> Bool[Array, ""]:
     A class of the user's own keeps what it does not list as numpyro's `pytree_data_fields` to itself.
     """
     no = jnp.asarray(False)
-    if not factorises(law):
+    if not factorizes(law):
         return no
     base = columns_of(law)
     leaves, tree = jax.tree.flatten(base)
@@ -121,22 +121,22 @@ def shows_its_parameters(law: Law, y: Array) -> Bool[Array, ""]:
 
 def name_of(law: Law) -> str:
     """The class that a user knows it by."""
-    return type(columns_of(law) if factorises(law) else law).__name__
+    return type(columns_of(law) if factorizes(law) else law).__name__
 
 
 def allows_partial_rows(law: Law) -> bool:
     """Whether the law of some of the columns is known, so that the others may be missing."""
-    return factorises(law) or isinstance(law, NORMALS)
+    return factorizes(law) or isinstance(law, NORMALS)
 
 
 def log_columns(law: Law, y: Array, seen: Bool[Array, " dy"]) -> Float[Array, " c"]:
-    """Terms that add up to the log density of what is seen: one a column where the law factorises, or else one in all.
+    """Terms that add up to the log density of what is seen: one a column where the law factorizes, or else one in all.
 
     A correlated normal law is split by the Cholesky factor of its covariance, each column given those before it. A law
     of any other kind has no columns: a row of which a part is missing is left out. Where nothing is seen `y` must hold
     a point of the support: the density is taken there, too, and its derivatives must be finite.
     """
-    if factorises(law):
+    if factorizes(law):
         return jnp.where(seen, columns_of(law).log_prob(y), 0.0)
     if isinstance(law, NORMALS):
         factor = seen_factor(jnp.asarray(law.covariance_matrix), seen)
@@ -182,7 +182,7 @@ def covariance_of(law: Law) -> Float[Array, "n n"]:
 
 
 def is_angle(law: Law) -> bool:
-    return factorises(law) and isinstance(columns_of(law), dist.VonMises)
+    return factorizes(law) and isinstance(columns_of(law), dist.VonMises)
 
 
 def _angle_variance(concentration: Array) -> Array:
@@ -201,8 +201,8 @@ OPEN = constraints.greater_than, constraints.less_than, constraints.open_interva
 
 
 def support_of(law: Law) -> constraints.Constraint | None:
-    """Of a column where the law factorises. None where the law does not say."""
-    return columns_of(law).support if factorises(law) else law.support
+    """Of a column where the law factorizes. None where the law does not say."""
+    return columns_of(law).support if factorizes(law) else law.support
 
 
 def filled(law: Law, y: Float[Array, " dy"], fill: Any = None) -> Array:
@@ -239,7 +239,7 @@ class Support(NamedTuple):
     @classmethod
     def of(cls, law: Law) -> "Support | None":
         """None where there is nothing to check, or where the law has no columns."""
-        support = support_of(law) if factorises(law) else None
+        support = support_of(law) if factorizes(law) else None
         # Any number is an angle.
         if support is None or support is constraints.circular:
             return None

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import ExpTransform, SigmoidTransform
 
 from backstream.models.base import Inputs, StateSpaceModel, of_vectors
-from backstream.models.laws import Law, columns_of, factorises, name_of
+from backstream.models.laws import Law, columns_of, factorizes, name_of
 
 
 class Bounds(NamedTuple):
@@ -34,7 +34,7 @@ FIRST, THEN = np.linspace(-12, 12, 121), np.linspace(-8, 8, 81)
 
 def bounds_of(law: Law) -> Bounds | None:
     """The bounds of a law's numbers, where there is a scale without them."""
-    support = columns_of(law).support if factorises(law) else None
+    support = columns_of(law).support if factorizes(law) else None
     return next((bounds for bounds in BOUNDS if support is bounds.support), None)
 
 

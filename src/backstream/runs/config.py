@@ -31,12 +31,12 @@ class Config:
     saving: Saving = field(default_factory=Saving)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     """What counts where `columns.key` is set."""
-    model_optimiser: Any = None
+    model_optimizer: Any = None
     """Steps for θ that are functions, an optax transformation. They cannot be written down: such a run stays in
     memory."""
 
     def text(self) -> str:
-        return toml.dump(asdict(replace(self, model_optimiser=None)))
+        return toml.dump(asdict(replace(self, model_optimizer=None)))
 
 
 def read_config(path: Path) -> Config:

@@ -48,7 +48,7 @@ def tilted(np, kind, x, *parameters):
 
 
 class Product(eqx.Module):
-    """Densities that factorise in turned coordinates. Their kinds are static, their parameters [r, 3, j] are not."""
+    """Densities that factorize in turned coordinates. Their kinds are static, their parameters [r, 3, j] are not."""
 
     kinds: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     parameters: jax.Array
@@ -172,11 +172,11 @@ def test_densities_that_are_finite_nowhere_or_in_places():
     assert abs(found.log_mass[1] - 0.5 * np.log(np.pi / 2)) < 0.125 / np.sqrt(np.pi / 2) * 1.1
     assert 26 < found.mean[2, 0] < 26.2 and abs(found.log_mass[2] - scipy.stats.norm.logsf(26) - 0.919) < 0.5
 
-    def centre(a):
+    def center(a):
         return read(Scaled(a), standard(1, 1), SINGLE[1]).mean.sum()
 
-    ends = [float(centre(jnp.asarray(2.0 + step))) for step in (-1e-5, 1e-5)]
-    assert float(jax.grad(centre)(2.0)) == pytest.approx((ends[1] - ends[0]) / 2e-5, rel=1e-6) and ends[1] < ends[0]
+    ends = [float(center(jnp.asarray(2.0 + step))) for step in (-1e-5, 1e-5)]
+    assert float(jax.grad(center)(2.0)) == pytest.approx((ends[1] - ends[0]) / 2e-5, rel=1e-6) and ends[1] < ends[0]
 
 
 class Scaled(eqx.Module):

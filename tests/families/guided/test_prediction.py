@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from backstream.families.guided.components import CENTRES, NUM_PIECES, Pieces, cut, merge
+from backstream.families.guided.components import CENTERS, NUM_PIECES, Pieces, cut, merge
 from backstream.families.guided.noise import Noise
 from backstream.families.guided.prediction import AffineLaw, Transition, backward_kernel, predict
 from toys import Toy
@@ -211,7 +211,7 @@ def test_pieces_add_up_to_the_law_that_was_cut(bend):
     np.testing.assert_allclose(np.einsum("j,jik->ik", weight, covs), factor @ factor.T, rtol=1e-12)
     # All of it along the axis that bends: a whole cut leaves little of the variance there.
     narrower = factors[0][1:, 1] / factor[1:, 1]
-    np.testing.assert_allclose(narrower**2, 1 - CENTRES * min(bend / 0.02, 1), rtol=1e-12)
+    np.testing.assert_allclose(narrower**2, 1 - CENTERS * min(bend / 0.02, 1), rtol=1e-12)
     np.testing.assert_allclose(factors[0][:, [0, 2]], factor[:, [0, 2]], rtol=1e-15)
 
 
@@ -220,14 +220,14 @@ def test_merging_keeps_the_joint_moments():
     rng, j, d = np.random.default_rng(3), 4, 3
     weight = rng.random(j) * 1e-7
     means, factors = rng.standard_normal((j, d)), np.tril(rng.standard_normal((j, d, d))) + 2 * np.eye(d)
-    gains, centres, spreads = rng.standard_normal((j, d, d)), rng.standard_normal((j, d)), np.zeros((j, d, d))
+    gains, centers, spreads = rng.standard_normal((j, d, d)), rng.standard_normal((j, d)), np.zeros((j, d, d))
     spreads[:] = [np.eye(d) * (i + 0.5) for i in range(j)]
     merged = merge(
         Pieces(*map(jnp.asarray, (np.log(weight), means, factors))),
-        AffineLaw(*map(jnp.asarray, (centres, gains, spreads))),
+        AffineLaw(*map(jnp.asarray, (centers, gains, spreads))),
     )
     share, covs = weight / weight.sum(), factors @ factors.swapaxes(1, 2)
-    before = centres + np.einsum("jab,jb->ja", gains, means)
+    before = centers + np.einsum("jab,jb->ja", gains, means)
     joint_means = np.concatenate([before, means], 1)
     crosses = gains @ covs
     joint = np.block([[gains @ covs @ gains.swapaxes(1, 2) + spreads, crosses], [crosses.swapaxes(1, 2), covs]])

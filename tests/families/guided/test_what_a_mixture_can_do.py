@@ -59,10 +59,10 @@ WORKS = {
 }
 REFUSED = {
     "conjugate recursion": (RecursiveScore(4), "use LogScore"),
-    "window": (FixedLag(2, 2), "no reparameterised trajectories"),
+    "window": (FixedLag(2, 2), "no reparameterized trajectories"),
     "pathwise recursion": (RecursivePathwise(4), "use LogScore"),
     "regression": (Regression(4, KernelRidge()), "use LogScore"),
-    "trajectories": (BackwardTrajectories(2), "no reparameterised trajectories"),
+    "trajectories": (BackwardTrajectories(2), "no reparameterized trajectories"),
     "through the weights": (AutodiffThroughWeights(4), "use LogScore"),
     "closed form": (Exact(), "needs a LinearGaussian model"),
     "free potentials": (RatioScore(4, FreePotentials(2)), "family Tilted"),

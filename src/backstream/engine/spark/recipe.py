@@ -22,7 +22,7 @@ class Held(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """It goes to the workers by Spark's own serialiser."""
+    """It goes to the workers by Spark's own serializer."""
 
     learner: OnlineLearner
     q: BackwardFamily

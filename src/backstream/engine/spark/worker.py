@@ -20,7 +20,7 @@ class Job:
 
     precision: str
     recipe: bytes
-    """A `Recipe`, by Spark's own serialiser (cloudpickle)."""
+    """A `Recipe`, by Spark's own serializer (cloudpickle)."""
     observed: int
     inputs: int
     """How many columns there are of each."""

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 
 class AbstractBaseline(eqx.Module):
     zero_sum: eqx.AbstractClassVar[bool]
-    """Whether the coefficients of a row sum to zero, so that the log-normaliser of q drops out of the score term."""
+    """Whether the coefficients of a row sum to zero, so that the log-normalizer of q drops out of the score term."""
     least_draws: eqx.AbstractClassVar[int]
     """How many draws the baseline needs to be defined."""
 
     @abstractmethod
-    def centre(self, w: Float[Array, "n k"], r: Float[Array, "n k"]) -> Float[Array, "n k"]:
+    def center(self, w: Float[Array, "n k"], r: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """The coefficients C_ij of the scores: w_ij (r_ij − baseline)."""
 
 
@@ -28,7 +28,7 @@ class SameSample(AbstractBaseline):
     zero_sum: ClassVar[bool] = True
     least_draws: ClassVar[int] = 1
 
-    def centre(self, w, r):
+    def center(self, w, r):
         return w * (r - (w * r).sum(1, keepdims=True))
 
 
@@ -50,7 +50,7 @@ class LeaveOneOut(AbstractBaseline):
         if not self.cap >= 1:
             raise ValueError(f"The cap of the leave-one-out correction must be at least 1, not {self.cap}.")
 
-    def centre(self, w, r):
+    def center(self, w, r):
         shrink = 1 - (w**2).sum(1, keepdims=True)
         return w * (r - (w * r).sum(1, keepdims=True)) / jnp.maximum(shrink, 1 / self.cap)
 
@@ -61,5 +61,5 @@ class NoBaseline(AbstractBaseline):
     zero_sum: ClassVar[bool] = False
     least_draws: ClassVar[int] = 1
 
-    def centre(self, w, r):
+    def center(self, w, r):
         return w * r

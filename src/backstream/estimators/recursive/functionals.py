@@ -18,7 +18,7 @@ from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 
 from .particles import Particles, backward_kernels, draw
-from .weights import AbstractPairs, AbstractWeights, SampledPairs, SelfNormalised
+from .weights import AbstractPairs, AbstractWeights, SampledPairs, SelfNormalized
 
 
 class AdditiveFunctional(eqx.Module):
@@ -118,7 +118,7 @@ class AdditiveSmoother(eqx.Module):
 
     functional: AdditiveFunctional
     num_particles: int = eqx.field(static=True)
-    weights: AbstractWeights = SelfNormalised()
+    weights: AbstractWeights = SelfNormalized()
 
     def __check_init__(self):
         if self.num_particles < 1:

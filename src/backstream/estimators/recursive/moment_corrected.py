@@ -1,7 +1,7 @@
 """Moment-corrected weights: regression on sufficient statistics, importance sampling on what it leaves.
 
 For Gaussian kernels the expectations E_i[Φ] of linear and quadratic features Φ under q_{t-1|t}(ξ_t^i, ·) are known, and
-self-normalised weights W get them wrong when few samples carry the weight. With Φ the features of the standardised
+self-normalized weights W get them wrong when few samples carry the weight. With Φ the features of the standardized
 samples,
 
     W̃ = W + α (E − W Φ) (ΦᵀΦ + ridge)⁻¹ Φᵀ
@@ -11,7 +11,7 @@ gives Ê_i[Φ] = E_i[Φ] (up to ridge and α), whatever W is. Written for an int
 residual's goes through the score. α_i = min(1, cap / ‖row‖²) keeps a row from amplifying noise.
 
 In the linear-Gaussian case every integrand is quadratic: with all quadratic features the residual is zero, and value
-and gradient are exact. With no correction (α = 0) these are the self-normalised weights.
+and gradient are exact. With no correction (α = 0) these are the self-normalized weights.
 """
 
 import equinox as eqx
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from backstream.laws.gaussian import cholesky, invert, pack, unpack
 
-from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalised, centred_product
+from .weights import AbstractPairs, AbstractWeights, AllPairs, Kernels, SelfNormalized, centered_product
 
 
 class Quadratic(eqx.Module):
@@ -58,8 +58,8 @@ class Quadratic(eqx.Module):
     def of_moments(self, first: Float[Array, "n d"], second: Float[Array, "n d d"]) -> Float[Array, "n f"]:
         """E[Φ], given E[Z] and E[Z Zᵀ]."""
         dim = first.shape[1]
-        centred = pack(second - jnp.eye(dim, dtype=first.dtype))[:, self._kept(dim)]
-        return jnp.concatenate([jnp.ones_like(first[:, :1]), first, centred * self._scale(dim, first.dtype)], axis=1)
+        centered = pack(second - jnp.eye(dim, dtype=first.dtype))[:, self._kept(dim)]
+        return jnp.concatenate([jnp.ones_like(first[:, :1]), first, centered * self._scale(dim, first.dtype)], axis=1)
 
     def _kept(self, dim: int) -> np.ndarray:
         rows, columns = np.triu_indices(dim)
@@ -87,8 +87,8 @@ class CorrectedPairs(AbstractPairs):
     def average(self, values):
         return jnp.tensordot(self.w, values, 1)
 
-    def centred_average(self, values, row, factor):
-        return centred_product(factor * self.w, values, row)
+    def centered_average(self, values, row, factor):
+        return centered_product(factor * self.w, values, row)
 
     def coefficients(self):
         return self.w
@@ -106,9 +106,9 @@ class CorrectedPairs(AbstractPairs):
 
 
 class MomentCorrected(AbstractWeights):
-    """Self-normalised weights, corrected so that the moments of the kernels come out right.
+    """Self-normalized weights, corrected so that the moments of the kernels come out right.
 
-    `features` chooses which moments, `ridge` regularises the regression (relative to N), `cap` bounds the squared norm
+    `features` chooses which moments, `ridge` regularizes the regression (relative to N), `cap` bounds the squared norm
     of a corrected row.
     """
 
@@ -123,10 +123,10 @@ class MomentCorrected(AbstractWeights):
             raise ValueError(f"cap must be positive, not {self.cap}.")
 
     def pairs(self, kernels, z, *, key):
-        return self._correct(SelfNormalised().pairs(kernels, z, key=key), z)
+        return self._correct(SelfNormalized().pairs(kernels, z, key=key), z)
 
     def marginal(self, z):
-        return self._correct(SelfNormalised().marginal(z), z)
+        return self._correct(SelfNormalized().marginal(z), z)
 
     def num_draws(self, num_particles):
         return num_particles

@@ -43,14 +43,14 @@ def standard_draws(key: Array, shape: tuple[int, int], dtype) -> Float[Array, "n
 def backward_kernels(kernel: Kernel, previous: Particles, xi: Float[Array, "n d"]) -> Kernels:
     """q_{t-1|t}(ξ_t^i, ·) ∝ q_{t-1} ψ_t(·, ξ_t^i) for all i, in the frame of q_{t-1}.
 
-    Everything for one ξ happens inside one vmap: where ψ's precision does not depend on ξ, JAX factorises it once.
+    Everything for one ξ happens inside one vmap: where ψ's precision does not depend on ξ, JAX factorizes it once.
     """
 
     def one(x):
         psi = kernel.potential(x).into(previous.frame)
         law = psi * Gaussian.from_precision(jnp.zeros_like(x), jnp.eye(len(x), dtype=x.dtype))
         mean, cov = law.moments()
-        return Kernels(psi.eta, mean, cov, law.log_normaliser())
+        return Kernels(psi.eta, mean, cov, law.log_normalizer())
 
     return jax.vmap(one)(xi)
 
@@ -58,7 +58,7 @@ def backward_kernels(kernel: Kernel, previous: Particles, xi: Float[Array, "n d"
 def log_backward(previous: Particles, pairs: AbstractPairs, kernels: Kernels) -> Float[Array, "n k"]:
     """log q_{t-1|t}(ξ_t^i, ξ_{t-1}^j) of the pairs in use."""
     log_standard = pairs.gather(-0.5 * (previous.z**2).sum(1))
-    return pairs.log_potential + log_standard - kernels.log_normaliser[:, None] + previous.frame.log_det
+    return pairs.log_potential + log_standard - kernels.log_normalizer[:, None] + previous.frame.log_det
 
 
 def log_transition(

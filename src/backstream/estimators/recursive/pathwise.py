@@ -1,4 +1,4 @@
-"""The recursion without weights: H_t and G_t as quadratic functions, everything else along reparameterised draws.
+"""The recursion without weights: H_t and G_t as quadratic functions, everything else along reparameterized draws.
 
 The recursions are the paper's, H_t(x) = E[H_{t-1}(X) + f̃_t(X, x)] and G_t(x) = ∇_λ H_t(x), X ~ q_{t-1|t}(x, ·). Instead
 of values at samples, which have to be weighted, H_{t-1} and G_{t-1} are polynomials Φ · c of degree two in the
@@ -29,7 +29,7 @@ from backstream.estimators.base import (
     check_case,
     flatten,
     like,
-    require_amortised,
+    require_amortized,
 )
 from backstream.families.backward import first_state
 from backstream.laws.gaussian import LOG_2PI, Frame, Gaussian, cholesky, inverse, invert
@@ -131,12 +131,12 @@ class RecursivePathwise(OnlineEstimator):
             raise ValueError(f"ridge must be positive, not {self.ridge}.")
         if not self.sensitivity.remembers:
             raise ValueError(
-                "RecursivePathwise is for amortised families: its sensitivity is Forward() or Truncated()."
+                "RecursivePathwise is for amortized families: its sensitivity is Forward() or Truncated()."
             )
 
     def init(self, p, q, y, u=None, *, key):
         check_case(p, q, y, u)
-        require_amortised(q)
+        require_amortized(q)
         (lam, _), (theta, rebuild_model) = flatten(q), flatten(p)
         state = first_state(p, q, y, u)
         frame = q.marginal(state).frame()

@@ -4,7 +4,7 @@ With V_t = H_t − log q_t, so that L_t = E_{q_t}[V_t], and ρ_t(x, ·) = q_{t-1
 
     V_t(x) = log g_t(x) − log q_t(x) + E_{q_{t-1|t}(x, ·)}[V_{t-1}(X) + log m_t(X, x) − log ρ_t(x, X)].
 
-From N samples ξ_t^i of each q_t, the weights of ξ_{t-1}^j are w_ij ∝ ρ_t(ξ_t^i, ξ_{t-1}^j), normalised by their sum.
+From N samples ξ_t^i of each q_t, the weights of ξ_{t-1}^j are w_ij ∝ ρ_t(ξ_t^i, ξ_{t-1}^j), normalized by their sum.
 Only densities and draws of q_t are needed: a mixture will do. Where q is good V hardly varies, and what the weights get
 wrong of it does not matter, whatever their effective sample size.
 
@@ -12,7 +12,7 @@ With the model's own dynamics as kernels, q_{t-1|t}(x, ·) ∝ q_{t-1} m_t(·, x
 c_t(x) = E_{q_{t-1}}[m_t(X, x)], and V_t(x) = log {g_t(x) c_t(x) / q_t(x)} + E[V_{t-1}(X)].
 
 The gradient in λ is that of the paper's recursion, with G_t(x) = ∇{V_t(x) + log q_t(x)}. With r_ij what is averaged
-above and C_ij = w_ij (r_ij − baseline), Σ_j C_ij = 0, no normaliser of a kernel has to be differentiated:
+above and C_ij = w_ij (r_ij − baseline), Σ_j C_ij = 0, no normalizer of a kernel has to be differentiated:
 
     G_t^i = Σ_j w_ij G_{t-1}^j + Σ_j C_ij ∇log {q_{t-1}(ξ_{t-1}^j) ρ_t(ξ_t^i, ξ_{t-1}^j)}
     ∇L_t  = mean_i {G_t^i + ∇log q_t(ξ_t^i) (V_t^i − baseline)}
@@ -41,7 +41,7 @@ from .functionals import AdditiveFunctional
 from .objectives import AbstractObjective, Increment
 from .pullback import pull_back, pull_back_mean
 from .sensitivity import AbstractSensitivity, Cotangents, Forward
-from .weights import centred_product
+from .weights import centered_product
 
 
 class Samples(NamedTuple):
@@ -96,7 +96,7 @@ class OwnKernels(AbstractBackward):
 class TrueDynamics(AbstractBackward):
     """The model's own: q_{t-1|t}(x, ·) ∝ q_{t-1} m_t(·, x).
 
-    The normaliser c_t(x) is the mean of q_{t-1} m_t / κ over `draws` fresh draws of the family's own kernel κ(x, ·),
+    The normalizer c_t(x) is the mean of q_{t-1} m_t / κ over `draws` fresh draws of the family's own kernel κ(x, ·),
     which is near: a mean of m_t over draws of q_{t-1} has next to none that count, beyond a few dimensions. Its
     logarithm is too low, on average, by half the relative variance of that mean.
     """
@@ -124,7 +124,7 @@ class TrueDynamics(AbstractBackward):
 class FreePotentials(AbstractBackward):
     """Those of a `Tilted` family: its base's kernel times exp f(x_{t-1}, x_t), with any function f.
 
-    The normaliser is the mean of exp f over `draws` fresh draws of the base's kernel: exact where f is constant. Its
+    The normalizer is the mean of exp f over `draws` fresh draws of the base's kernel: exact where f is constant. Its
     logarithm is too low, on average, by half the relative variance of that mean.
     """
 
@@ -163,7 +163,7 @@ def _log_kernels(
 def _log_tilted(
     kernel: TiltedKernel, law: Any, origins: Float[Array, "m d"], targets: Float[Array, "n d"]
 ) -> Float[Array, "n m"]:
-    """The same of a tilted kernel, without its normaliser."""
+    """The same of a tilted kernel, without its normalizer."""
     tilts = jax.vmap(lambda x: jax.vmap(lambda origin: kernel.tilt(origin, x))(origins))(targets)
     return _log_kernels(kernel.base, law, origins, targets) + tilts
 
@@ -305,10 +305,10 @@ class RatioScore(OnlineEstimator):
         found = AtSamples(V)
         if self.sensitivity is not None:
             row = jnp.full(self.num_particles, 1 / self.num_particles, w.dtype)
-            scores = self.backward.scores(p, q, before, after, self.baseline.centre(w, r)).centred(row)
+            scores = self.backward.scores(p, q, before, after, self.baseline.center(w, r)).centered(row)
             pull = self.sensitivity.advance(p, q, carry.sensitivity, before.state, y, u)
             (*pulled, outer), sensitivity = pull(*scores, self._outer(q, after, V))
-            sums = zip(pulled, centred_product(gamma * w, carry.G.at_samples, row), strict=True)
+            sums = zip(pulled, centered_product(gamma * w, carry.G.at_samples, row), strict=True)
             G, inner = (score.add_to(past) for score, past in sums)
             found = found._replace(G=G, G_bar=(inner, outer.add_to(jnp.zeros_like(inner))))
             carry = carry._replace(sensitivity=sensitivity)
@@ -324,7 +324,7 @@ class RatioScore(OnlineEstimator):
     def _outer(self, q, samples: Samples, V: Float[Array, " n"]) -> Cotangents:
         """Of mean_i ∇log q_t(ξ_t^i) (V_t^i − baseline)."""
         row = jnp.full(len(V), 1 / len(V), V.dtype)
-        C = self.baseline.centre(row[None], V[None])[0]
+        C = self.baseline.center(row[None], V[None])[0]
 
         def log_q(q, a, x):
             return q.marginal(a).log_prob(x)[None]
@@ -349,7 +349,7 @@ class RatioScore(OnlineEstimator):
         return self.functional.restore(carry.F.sum.total() + carry.F.rest, xi, jnp.zeros(q.obs_dim, xi.dtype))
 
     def _conclude(self, p, q, carry: RatioCarry, found: AtSamples, y, ess) -> tuple[RatioCarry, OnlineEstimate]:
-        """L_t and its gradients, and what they add; V, G, S and F are kept centred, and what is taken out is summed
+        """L_t and its gradients, and what they add; V, G, S and F are kept centered, and what is taken out is summed
         apart."""
         gamma, direction, V = self.objective.discount, self.objective.direction, found.V
         running, elbo, elbo_change = carry.V.advance(V - V.mean(), V.mean(), V.mean(), gamma)

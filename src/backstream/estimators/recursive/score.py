@@ -16,7 +16,7 @@ Three pieces of algebra make it fast and keep it bounded:
 * q_{t-1|t}(ξ^i, ·) has natural parameter η_{t-1} + η̃_t(ξ^i) and sufficient statistic T, so that the score term of
   particle i is the pullback of one vector, S_i = Σ_j C_ij T(ξ_{t-1}^j), through λ ↦ η_{t-1} + η̃_t(ξ^i): N pullbacks,
   never N² gradients.
-* H and G may be shifted by any constant. They are centred at every step, and what was taken out is summed apart,
+* H and G may be shifted by any constant. They are centered at every step, and what was taken out is summed apart,
   compensated: nothing else in the carry grows with t.
 * All of it happens in the frame of q_{t-1}, where its samples are standard normal draws.
 """
@@ -41,7 +41,7 @@ from .objectives import AbstractObjective, Increment
 from .particles import Particles, backward_kernels, draw, log_backward, log_transition
 from .pullback import pull_back, pull_back_mean
 from .sensitivity import AbstractSensitivity, Cotangents, Forward
-from .weights import AbstractWeights, SelfNormalised
+from .weights import AbstractWeights, SelfNormalized
 
 
 class ScoreCarry(NamedTuple):
@@ -83,7 +83,7 @@ class RecursiveScore(OnlineEstimator):
     """
 
     num_particles: int = eqx.field(static=True)
-    weights: AbstractWeights = SelfNormalised()
+    weights: AbstractWeights = SelfNormalized()
     sensitivity: AbstractSensitivity = Forward()
     baseline: AbstractBaseline = LeaveOneOut()
     objective: AbstractObjective = Increment()
@@ -159,14 +159,14 @@ class RecursiveScore(OnlineEstimator):
             to_mean = partial(pull_back_mean, row=row)
             scores = [self._pull_backward(to_mean, p, q, previous, particles.state, xi, eta_cotangents)]
         else:
-            scores = self._pull_backward(pull_back, p, q, previous, particles.state, xi, eta_cotangents).centred(row)
+            scores = self._pull_backward(pull_back, p, q, previous, particles.state, xi, eta_cotangents).centered(row)
         pull = self.sensitivity.advance(p, q, carry.sensitivity, previous.state, y, u)
         (*pulled, pulled_outer), sensitivity = pull(*scores, outer)
         zero = jnp.zeros_like(flatten(q)[0])
         G = S = F = None
         if carry.G is not None:
-            # G_t^i less its mean, and the mean, each formed once: what is centred are the small factors
-            sums = zip(pulled, pairs.centred_average(carry.G.at_samples, row, gamma), strict=True)
+            # G_t^i less its mean, and the mean, each formed once: what is centered are the small factors
+            sums = zip(pulled, pairs.centered_average(carry.G.at_samples, row, gamma), strict=True)
             G, G_bar = (score.add_to(past) for score, past in sums)
             G = G if self.baseline.zero_sum else G + G_bar
         else:

@@ -32,7 +32,7 @@ class Cotangents(NamedTuple):
     to_previous: Float[Array, "*n a"] | None = None
     to_now: Float[Array, "*n a"] | None = None
 
-    def centred(self, row: Float[Array, " n"]) -> tuple["Cotangents", "Cotangents"]:
+    def centered(self, row: Float[Array, " n"]) -> tuple["Cotangents", "Cotangents"]:
         """Less their mean under the weights `row`, and that mean.
 
         Two, and not one with a row more: rows that are divided among devices are to stay where they are.
@@ -92,10 +92,10 @@ class AbstractSensitivity(eqx.Module):
 
     def check_family(self, q: BackwardFamily) -> None:
         """Raises TypeError where the family's parameters are not of the kind that this sensitivity is for."""
-        if q.amortised != self.remembers:
+        if q.amortized != self.remembers:
             raise TypeError(
                 f"{type(self).__name__} does not fit {type(q).__name__}: a family whose parameters at t are its own "
-                "(PerStep) goes with Frozen(), the amortised ones, whose parameters are shared by all t, go with "
+                "(PerStep) goes with Frozen(), the amortized ones, whose parameters are shared by all t, go with "
                 "Forward() or Truncated(depth)."
             )
 

@@ -29,7 +29,7 @@ class Kernels(NamedTuple):
     """η̃_i, flat."""
     mean: Float[Array, "n d"]
     cov: Float[Array, "n d d"]
-    log_normaliser: Float[Array, " n"]
+    log_normalizer: Float[Array, " n"]
 
     def mean_statistic(self) -> Float[Array, "n k"]:
         """E_i[T(Z)]."""
@@ -41,8 +41,8 @@ def standard_normal(dim: int, dtype) -> Kernels:
     """One row: the sampled law itself."""
     n = dim * (dim + 3) // 2
     zeros = jnp.zeros((1, n), dtype)
-    log_normaliser = jnp.full((1,), 0.5 * dim * jnp.log(2 * jnp.pi), dtype)
-    return Kernels(zeros, zeros[:, :dim], jnp.eye(dim, dtype=dtype)[None], log_normaliser)
+    log_normalizer = jnp.full((1,), 0.5 * dim * jnp.log(2 * jnp.pi), dtype)
+    return Kernels(zeros, zeros[:, :dim], jnp.eye(dim, dtype=dtype)[None], log_normalizer)
 
 
 class AbstractPairs(eqx.Module):
@@ -58,7 +58,7 @@ class AbstractPairs(eqx.Module):
         """Ê_i[values], for each row i."""
 
     @abstractmethod
-    def centred_average(
+    def centered_average(
         self, values: Float[Array, "m s"], row: Float[Array, " n"], factor: float
     ) -> tuple[Float[Array, "n s"], Float[Array, " s"]]:
         """factor · Ê_i[values] less its mean over the rows i, which have the weights `row`; and that mean."""
@@ -82,16 +82,16 @@ class AbstractPairs(eqx.Module):
         """The acceptance rate of accept-reject sampling, NaN elsewhere."""
 
 
-def centred_product(
+def centered_product(
     w: Float[Array, "n m"], values: Float[Array, "m s"], row: Float[Array, " n"]
 ) -> tuple[Float[Array, "n s"], Float[Array, " s"]]:
-    """w @ values less its mean under the weights `row`, and that mean: the small factor is centred, not the product."""
+    """w @ values less its mean under the weights `row`, and that mean. Only the small factor is centered."""
     mean = row @ w
     return (w - mean) @ values, mean @ values
 
 
 class AllPairs(AbstractPairs):
-    """Every sample for every row, self-normalised: eq. (backwardweights)."""
+    """Every sample for every row, self-normalized: eq. (backwardweights)."""
 
     log_potential: Float[Array, "n m"]
     w: Float[Array, "n m"]
@@ -104,14 +104,14 @@ class AllPairs(AbstractPairs):
     def average(self, values):
         return jnp.tensordot(self.w, values, 1)
 
-    def centred_average(self, values, row, factor):
-        return centred_product(factor * self.w, values, row)
+    def centered_average(self, values, row, factor):
+        return centered_product(factor * self.w, values, row)
 
     def coefficients(self):
         return self.w
 
     def value_and_score(self, r, baseline):
-        C = baseline.centre(self.w, r)
+        C = baseline.center(self.w, r)
         S = C @ self.statistics
         if not baseline.zero_sum:  # ∇_η log q_i = T(z) − E_i[T]; the second part drops out where Σ_j C_ij = 0
             S = S - C.sum(1, keepdims=True) * self.kernels.mean_statistic()
@@ -142,7 +142,7 @@ class SampledPairs(AbstractPairs):
         draws = self.index.shape[1]
         return sum((values[self.index[:, k]] for k in range(1, draws)), values[self.index[:, 0]]) / draws
 
-    def centred_average(self, values, row, factor):
+    def centered_average(self, values, row, factor):
         # The mean by how often each sample is used: one more read of it, and no pass over the averages.
         draws = self.index.shape[1]
         used = jnp.zeros(len(values), row.dtype).at[self.index].add(row[:, None] / draws)
@@ -153,7 +153,7 @@ class SampledPairs(AbstractPairs):
         return jnp.full(self.index.shape, 1 / self.index.shape[1], self.log_potential.dtype)
 
     def value_and_score(self, r, baseline):
-        C = baseline.centre(jnp.full_like(r, 1 / r.shape[1]), r)
+        C = baseline.center(jnp.full_like(r, 1 / r.shape[1]), r)
         S = jnp.einsum("nm,nms->ns", C, self.statistics[self.index])
         if not baseline.zero_sum:
             S = S - C.sum(1, keepdims=True) * self.kernels.mean_statistic()
@@ -186,8 +186,8 @@ def _uniform(z: Float[Array, "m d"]) -> AllPairs:
     return AllPairs(zeros, zeros + 1 / m, statistic(z), standard_normal(d, z.dtype))
 
 
-class SelfNormalised(AbstractWeights):
-    """All N² weights, normalised by their sum."""
+class SelfNormalized(AbstractWeights):
+    """All N² weights, normalized by their sum."""
 
     def pairs(self, kernels, z, *, key):
         T = statistic(z)
@@ -253,7 +253,7 @@ class BackwardSampling(AbstractWeights):
 
 
 class AcceptReject(AbstractWeights):
-    """The same law without normalising the weights: a uniform index j is accepted with probability ψ_i(z^j)/sup ψ_i.
+    """The same law without normalizing the weights: a uniform index j is accepted with probability ψ_i(z^j)/sup ψ_i.
 
     The bound is known, log sup ψ_i = ½ η̃1ᵀ Λ̃⁻¹ η̃1, where ψ's precision Λ̃ is positive definite. After `max_trials` the
     rows still without an index get theirs from the exact categorical law, so that no unlucky row stalls the others; so

@@ -1,4 +1,4 @@
-"""The alternative that the paper warns of: differentiating the self-normalised recursion end to end."""
+"""The alternative that the paper warns of: differentiating the self-normalized recursion end to end."""
 
 import equinox as eqx
 import jax
@@ -6,17 +6,17 @@ import jax.numpy as jnp
 
 from backstream.estimators.base import OfflineEstimator, differentiate
 from backstream.estimators.recursive.particles import backward_kernels, draw, log_backward, log_transition
-from backstream.estimators.recursive.weights import SelfNormalised
+from backstream.estimators.recursive.weights import SelfNormalized
 from backstream.families.backward import first_state
 from backstream.models.density import log_emission, log_prior
 
 
 class AutodiffThroughWeights(OfflineEstimator):
-    """The recursion for H, with reparameterised samples, differentiated end to end. **Wrong; for comparison only.**
+    """The recursion for H, with reparameterized samples, differentiated end to end. **Wrong; for comparison only.**
 
     It does without the recursion for G, and its variance is low. But Ĥ_t = Σ_j w_ij (Ĥ_{t-1} + f̃_t) is biased, because
-    the weights are normalised by their own sum, and the bias depends on λ. What is differentiated is the ELBO plus that
-    bias: an optimiser is shown the way to the λ where the bias is largest, and takes it. The ELBO it prints then rises
+    the weights are normalized by their own sum, and the bias depends on λ. What is differentiated is the ELBO plus that
+    bias: an optimizer is shown the way to the λ where the bias is largest, and takes it. The ELBO it prints then rises
     above log p(y), which no ELBO can do, while q gets worse (paper, section "Offline computation", last paragraph). The
     gradient of the score estimator is biased too, but is not the gradient of a bias.
     """
@@ -29,7 +29,7 @@ class AutodiffThroughWeights(OfflineEstimator):
             raise ValueError(f"num_particles must be at least 1, not {self.num_particles}.")
 
     def estimate(self, p, q, ys, inputs, key):
-        weights = SelfNormalised()
+        weights = SelfNormalized()
         first, later = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in (0, slice(1, None)))
 
         def elbo(p, q):

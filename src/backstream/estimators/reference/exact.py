@@ -6,7 +6,7 @@ takes v to a Gaussian with mean K_t v and covariance V_t, so that
 
     M_t = K_tᵀ M_{t-1} K_t + N_t,
 
-where −½ vᵀ N_t v is the part of log m_t and log g_t that depends on x, and c_t the rest: log-normalisers, the entropy
+where −½ vᵀ N_t v is the part of log m_t and log g_t that depends on x, and c_t the rest: log-normalizers, the entropy
 of q_{t-1|t} and −½ tr(V_t (M_{t-1} + Aᵀ Q⁻¹ A)). The constants are summed at the end, in pairs, and not one by one.
 """
 

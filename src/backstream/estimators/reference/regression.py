@@ -62,7 +62,7 @@ class Regression(OnlineEstimator):
 
     `regressor` is `KernelRidge()` or `Network()`. `sensitivity` says how the states depend on λ; with `Frozen()`, for
     families whose parameters at t are their own (`PerStep`), no G is carried and the gradient is taken along the
-    reparameterised pairs, through Ĥ_{t-1}, as Campbell et al. do. `learn_model` adds the gradient with respect to θ.
+    reparameterized pairs, through Ĥ_{t-1}, as Campbell et al. do. `learn_model` adds the gradient with respect to θ.
 
         estimator = Regression(500, KernelRidge(bandwidth=2.0, ridge=1e-2))
         carry, estimate = estimator.init(p, q, ys[0], key=key)
@@ -128,12 +128,12 @@ class Regression(OnlineEstimator):
         pairs, pathwise = self._draw(draw, q)
         past = jnp.zeros((self.num_samples, 0), lam.dtype)
         if carry.G is not None:
-            past = self.regressor.predict(carry.G, carry.frame.standardise(pairs.xi_prev))
+            past = self.regressor.predict(carry.G, carry.frame.standardize(pairs.xi_prev))
         return self._conclude(p, q, carry, pairs, past, pathwise, pull, (y, u))
 
     def H(self, carry: RegressionCarry, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """What the fit of H_t says at some points, less its mean."""
-        z = carry.frame.standardise(x)
+        z = carry.frame.standardize(x)
         return self.regressor.predict(carry.H, z)[:, 0] + _trend(z)
 
     def _draw(self, draw, q: BackwardFamily) -> tuple[Pairs, PyTree]:
@@ -150,7 +150,7 @@ class Regression(OnlineEstimator):
 
     def _conclude(self, p, q, carry: RegressionCarry, pairs: Pairs, past, pathwise, pull: AbstractPull, row):
         (lam, _), n = flatten(q), self.num_samples
-        z = pairs.frame.standardise(pairs.xi)
+        z = pairs.frame.standardize(pairs.xi)
         trend, rest = _trend(z), -pairs.log_q.mean()
         r_mean = (pairs.r - trend).mean()  # the trend's own mean is zero
         H, expected = self.regressor.fit(carry.H, z, (pairs.r - trend - r_mean)[:, None])

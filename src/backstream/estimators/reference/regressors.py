@@ -1,6 +1,6 @@
 """Functions fitted to samples: what `Regression` uses instead of importance weights.
 
-Inputs are samples of a Gaussian in its own frame, i.e. standard normal; targets are centred.
+Inputs are samples of a Gaussian in its own frame, i.e. standard normal; targets are centered.
 """
 
 from abc import abstractmethod
@@ -30,7 +30,7 @@ class AbstractRegressor(eqx.Module):
 
 
 class KernelFit(NamedTuple):
-    centres: Float[Array, "n d"]
+    centers: Float[Array, "n d"]
     coefficients: Float[Array, "n k"]
 
 
@@ -50,8 +50,8 @@ class KernelRidge(AbstractRegressor):
         if not self.ridge > 0:
             raise ValueError(f"ridge must be positive, not {self.ridge}.")
 
-    def _kernel(self, z: Float[Array, "m d"], centres: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        square = (z**2).sum(1)[:, None] - 2 * z @ centres.T + (centres**2).sum(1)[None]
+    def _kernel(self, z: Float[Array, "m d"], centers: Float[Array, "n d"]) -> Float[Array, "m n"]:
+        square = (z**2).sum(1)[:, None] - 2 * z @ centers.T + (centers**2).sum(1)[None]
         return jnp.exp(-0.5 * jnp.maximum(square, 0) / (self.bandwidth**2 * z.shape[1]))
 
     def init(self, num_samples, dim, num_outputs, dtype, *, key):
@@ -66,7 +66,7 @@ class KernelRidge(AbstractRegressor):
         return KernelFit(z, coefficients), targets - coefficients / precision[:, None]
 
     def predict(self, fit, z):
-        return self._kernel(z, fit.centres) @ fit.coefficients
+        return self._kernel(z, fit.centers) @ fit.coefficients
 
 
 class NetworkFit(NamedTuple):
@@ -104,17 +104,17 @@ class Network(AbstractRegressor):
     def fit(self, previous, z, targets):
         scale = targets.std(0)
         scale = jnp.where(scale > 0, scale, 1)
-        optimiser = optax.adam(self.rate)
+        optimizer = optax.adam(self.rate)
 
         def loss(weights):
             return ((self._network(weights, z) - targets / scale) ** 2).mean()
 
         def descend(carry, _):
             weights, moments = carry
-            updates, moments = optimiser.update(jax.grad(loss)(weights), moments)
+            updates, moments = optimizer.update(jax.grad(loss)(weights), moments)
             return (optax.apply_updates(weights, updates), moments), None
 
-        start = (previous.weights, optimiser.init(previous.weights))
+        start = (previous.weights, optimizer.init(previous.weights))
         (weights, _), _ = jax.lax.scan(descend, start, length=self.steps)
         fit = NetworkFit(weights, scale)
         return fit, self.predict(fit, z)

@@ -13,8 +13,8 @@ from backstream.laws.gaussian import scaled_cholesky
 from .prediction import AffineLaw
 
 NUM_PIECES = 7
-CENTRES = 0.9
-"""The share of the variance that goes to the centres of the pieces, where the cut is whole."""
+CENTERS = 0.9
+"""The share of the variance that goes to the centers of the pieces, where the cut is whole."""
 WHOLE_CUT = 0.02
 """The bend from which on it is whole."""
 LEAST_BEND = 0.002
@@ -38,13 +38,13 @@ def cut(
     N(0, 1) is N(0, b) convolved with N(0, 1 − b). The first is replaced by its Gauss–Hermite points.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(NUM_PIECES)
-    centres = jnp.asarray(points, mean.dtype)
+    centers = jnp.asarray(points, mean.dtype)
     axis = jnp.argmax(bend)
-    share = CENTRES * jnp.clip(bend[axis] / WHOLE_CUT, 0.0, 1.0)
+    share = CENTERS * jnp.clip(bend[axis] / WHOLE_CUT, 0.0, 1.0)
 
     def piece(i: Array) -> tuple[Array, Array]:
         narrower = factor * jnp.where(jnp.arange(len(mean)) == axis, jnp.sqrt(1 - share), 1.0)
-        return mean + jnp.sqrt(share) * centres[i] * factor[:, axis], narrower
+        return mean + jnp.sqrt(share) * centers[i] * factor[:, axis], narrower
 
     return jnp.asarray(np.log(weights / weights.sum()), mean.dtype), piece
 
@@ -71,11 +71,11 @@ def merge(pieces: Pieces, kernels: AffineLaw) -> Merged:
     factor = scaled_cholesky(cov)
 
     before = kernels.mean + jnp.einsum("jab,jb->ja", kernels.gain, pieces.mean)
-    centre = weight @ before
-    cross = jnp.einsum("j,jab,jbc->ac", weight, kernels.gain, covs) + (before - centre).T @ (weight[:, None] * apart)
+    center = weight @ before
+    cross = jnp.einsum("j,jab,jbc->ac", weight, kernels.gain, covs) + (before - center).T @ (weight[:, None] * apart)
     gain = jax.scipy.linalg.cho_solve((factor, True), cross.T).T
-    left = before - centre - apart @ gain.T
+    left = before - center - apart @ gain.T
     tilt = kernels.gain - gain
     spread = jnp.einsum("j,jab,jbc,jdc->ad", weight, tilt, covs, tilt) + jnp.einsum("j,jab->ab", weight, kernels.cov)
-    kernel = AffineLaw(centre - gain @ mean, gain, spread + left.T @ (weight[:, None] * left))
+    kernel = AffineLaw(center - gain @ mean, gain, spread + left.T @ (weight[:, None] * left))
     return Merged(mean, factor, kernel, log_mass)

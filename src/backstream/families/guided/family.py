@@ -97,7 +97,7 @@ class Guided(PlannedFamily):
     """
 
     affine: ClassVar[bool] = True
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
 
     @classmethod
     def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None) -> "Guided":

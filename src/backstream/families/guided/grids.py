@@ -1,6 +1,6 @@
-"""Moments of unnormalised densities in at most three dimensions, on small grids that follow the mass.
+"""Moments of unnormalized densities in at most three dimensions, on small grids that follow the mass.
 
-A grid is a lattice of nodes ξ in a frame (centre c, lower-triangular factor C), at the points c + C ξ. The lattice rule
+A grid is a lattice of nodes ξ in a frame (center c, lower-triangular factor C), at the points c + C ξ. The lattice rule
 is exact to rounding for what is smooth on the scale of its spacing. So the frame is moved and rescaled until the
 density looks like a standard normal law in it; then the sums over the nodes are the moments.
 
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from . import small_matrices as small
 
 Density = Callable[[Float[Array, "j n r"]], Float[Array, "j n"]]
-"""Log densities of j unnormalised laws, each at its own n points. A pytree, so that it can be differentiated."""
+"""Log densities of j unnormalized laws, each at its own n points. A pytree, so that it can be differentiated."""
 
 MAX_TURNS = 24
 SHRINK = 0.3
@@ -50,11 +50,11 @@ MANY = {1: Mesh(17, 0.6), 2: Mesh(11, 0.85), 3: Mesh(7, 1.15)}
 
 
 class Frame(NamedTuple):
-    centre: Float[Array, "j r"]
+    center: Float[Array, "j r"]
     factor: Float[Array, "j r r"]
 
     def at(self, nodes: Float[Array, "n r"]) -> Float[Array, "j n r"]:
-        return self.centre[:, None] + jnp.einsum("jik,nk->jni", self.factor, nodes)
+        return self.center[:, None] + jnp.einsum("jik,nk->jni", self.factor, nodes)
 
 
 class GridMoments(NamedTuple):
@@ -88,7 +88,7 @@ def _fit_jvp(primals, tangents):
 
 def read(density: Density, frame: Frame, mesh: Mesh) -> GridMoments:
     """The moments that a grid in the given frame shows."""
-    nodes = mesh.points(frame.centre.shape[-1], frame.centre.dtype)
+    nodes = mesh.points(frame.center.shape[-1], frame.center.dtype)
     return _restore(_sum(density(frame.at(nodes)), nodes), frame, mesh)
 
 
@@ -108,10 +108,10 @@ def _sum(log_values: Float[Array, "j n"], nodes: Float[Array, "n r"]) -> _Sums:
 
 
 def _restore(sums: _Sums, frame: Frame, mesh: Mesh) -> GridMoments:
-    r = frame.centre.shape[-1]
-    eye = jnp.eye(r, dtype=frame.centre.dtype)
+    r = frame.center.shape[-1]
+    eye = jnp.eye(r, dtype=frame.center.dtype)
     return GridMoments(
-        frame.centre + small.apply(frame.factor, sums.mean),
+        frame.center + small.apply(frame.factor, sums.mean),
         frame.factor @ small.cholesky(sums.cov + 1e-6 * eye, 1e-12),
         sums.log_mass + r * math.log(mesh.spacing) + small.log_det(frame.factor),
     )
@@ -119,8 +119,8 @@ def _restore(sums: _Sums, frame: Frame, mesh: Mesh) -> GridMoments:
 
 def _follow(density: Density, start: Frame, mesh: Mesh) -> tuple[Frame, GridMoments]:
     """The frame in which the mass lies well, and the moments that it shows."""
-    r = start.centre.shape[-1]
-    nodes = mesh.points(r, start.centre.dtype)
+    r = start.center.shape[-1]
+    nodes = mesh.points(r, start.center.dtype)
 
     def turn(loop):
         i, frame, _, _, _ = loop
@@ -139,8 +139,8 @@ def _follow(density: Density, start: Frame, mesh: Mesh) -> tuple[Frame, GridMome
         )
         return i + 1, _choose(fits, frame, moved), frame, _restore(sums, frame, mesh), fits
 
-    size = len(start.centre)
-    blank = GridMoments(start.centre, start.factor, jnp.zeros(size, start.centre.dtype))
+    size = len(start.center)
+    blank = GridMoments(start.center, start.factor, jnp.zeros(size, start.center.dtype))
     loop = (0, start, start, blank, jnp.zeros(size, bool))
     _, _, frame, moments, _ = jax.lax.while_loop(lambda loop: (loop[0] < MAX_TURNS) & ~loop[4].all(), turn, loop)
     return frame, moments
@@ -148,16 +148,16 @@ def _follow(density: Density, start: Frame, mesh: Mesh) -> tuple[Frame, GridMome
 
 def _choose(condition: Array, this: Frame, that: Frame) -> Frame:
     return Frame(
-        jnp.where(condition[:, None], this.centre, that.centre),
+        jnp.where(condition[:, None], this.center, that.center),
         jnp.where(condition[:, None, None], this.factor, that.factor),
     )
 
 
 def _moved(frame: Frame, sums: _Sums) -> Frame:
     """The frame of the moments seen."""
-    eye = jnp.eye(frame.centre.shape[-1], dtype=frame.centre.dtype)
+    eye = jnp.eye(frame.center.shape[-1], dtype=frame.center.dtype)
     return Frame(
-        frame.centre + small.apply(frame.factor, sums.mean),
+        frame.center + small.apply(frame.factor, sums.mean),
         frame.factor @ small.cholesky(sums.cov + SHRINK**2 * eye, 1e-6),
     )
 
@@ -182,7 +182,7 @@ def _leap(density: Density, frame: Frame, moved: Frame, log_values: Array, nodes
     step = small.apply(frame.factor, small.apply(up, small.apply(root, gradient)))
     lengths = 4.0 ** -jnp.arange(STEP_LENGTHS, dtype=nodes.dtype)
     candidates = jnp.concatenate(
-        [frame.centre[:, None] + lengths[:, None] * step[:, None], moved.centre[:, None]], axis=1
+        [frame.center[:, None] + lengths[:, None] * step[:, None], moved.center[:, None]], axis=1
     )
     height = density(candidates)
     best = jnp.argmax(jnp.where(jnp.isfinite(height), height, -jnp.inf), 1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from backstream.models.laws import Law, covariance_of, factorises, filled, log_columns, mean_of, variance_of
+from backstream.models.laws import Law, covariance_of, factorizes, filled, log_columns, mean_of, variance_of
 
 NUM_DRAWS = 1024
 """For a law that does not know its own moments. They are the same at every row, so that their error adds up."""
@@ -46,7 +46,7 @@ def knows_moments(law: Law) -> bool:
     """Whether mean and covariance can be read off the law. A mean or a variance that is infinite is known, too."""
     try:
         return law.mean is not None and (
-            hasattr(law, "covariance_matrix") or (factorises(law) and law.variance is not None)
+            hasattr(law, "covariance_matrix") or (factorizes(law) and law.variance is not None)
         )
     except (NotImplementedError, AttributeError):
         return False

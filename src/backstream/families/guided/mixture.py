@@ -80,7 +80,7 @@ class GuidedMixture(PlannedFamily):
     """
 
     affine: ClassVar[bool] = False
-    amortised: ClassVar[bool] = True
+    amortized: ClassVar[bool] = True
     gaussian: ClassVar[bool] = False
 
     components: int = eqx.field(static=True)

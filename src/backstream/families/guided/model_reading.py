@@ -19,7 +19,7 @@ from backstream.models.laws import (
     NORMALS,
     Law,
     columns_of,
-    factorises,
+    factorizes,
     is_normal,
     name_of,
     parameters_of,
@@ -261,7 +261,7 @@ class _Emission(NamedTuple):
 
     def by_column(self, parts: np.ndarray) -> np.ndarray:
         """[inputs, n, ..., d] as [inputs, n, c, d]. A parameter without an entry for each column belongs to all."""
-        c, d, lead = len(self.fill) if factorises(self.law) else parts.shape[2], parts.shape[-1], len(parts)
+        c, d, lead = len(self.fill) if factorizes(self.law) else parts.shape[2], parts.shape[-1], len(parts)
         if parts.shape[2:3] == (c,) and parts.ndim > 3:
             apart = parts.reshape(*parts.shape[:2], c, -1, d)
             return np.moveaxis(apart, 3, 1).reshape(lead, -1, c, d)
@@ -350,5 +350,5 @@ def _axes_of_steps(
         matters = parameters[i].leaves_plane(found[i])  # [d, entries]
         units = matters.reshape(1, d, *found[i].shape[3:], 1) * np.eye(d).reshape(1, d, *[1] * (found[i].ndim - 3), d)
         each = emission.by_column(units)[0]
-        rows.append(each if factorises(emission.law) else np.repeat(each.max(1, keepdims=True), columns, 1))
+        rows.append(each if factorizes(emission.law) else np.repeat(each.max(1, keepdims=True), columns, 1))
     return np.concatenate(rows)

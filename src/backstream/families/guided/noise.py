@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import digamma, polygamma
 from jaxtyping import Array, Float
 
-from backstream.models.laws import Law, columns_of, factorises, is_normal
+from backstream.models.laws import Law, columns_of, factorizes, is_normal
 
 from .constants import Constant
 from .laws import StateMoments, state_moments
@@ -100,7 +100,7 @@ class Noise(NamedTuple):
     count: int = 1
     """How many parts it has."""
     shape: Constant | None = None
-    """[3, n]: weights, means and variances of the parts of a standardised coordinate, where they come from a fit."""
+    """[3, n]: weights, means and variances of the parts of a standardized coordinate, where they come from a fit."""
     most: int = MOST_PARTS
     """How many parts the coordinates may have together, if a user has not written them as a mixture."""
 
@@ -133,7 +133,7 @@ def known_parts(law: Law, most: int = MOST_PARTS) -> Parts | None:
     if is_normal(law):
         return None
     d = law.event_shape[0]
-    if factorises(law):
+    if factorizes(law):
         columns = _columns(columns_of(law), d, most)
         return None if columns is None else columns.combined(most)
     if isinstance(law, dist.MultivariateStudentT):

@@ -75,9 +75,9 @@ def predict(
         return StateMoments(moved, inflation * noise)
 
     if transition.affine:
-        centre = look(mean)
+        center = look(mean)
         slope = jax.jacfwd(lambda x: look(x).mean)(mean) @ factor
-        return _assembled(centre.mean, slope, centre.dense(), jnp.zeros((0, d), dtype))
+        return _assembled(center.mean, slope, center.dense(), jnp.zeros((0, d), dtype))
     if d in HERMITE:
         return _by_quadrature(look, mean, factor)
     return _by_differences(look, mean, factor)
@@ -138,9 +138,9 @@ def _by_differences(look, mean, factor) -> Prediction:
     """Second-order divided differences along the columns of the factor: 2d + 1 points."""
     d, reach = len(mean), math.sqrt(REACH)
     seen = jax.vmap(look)(jnp.concatenate([mean[None], mean + reach * factor.T, mean - reach * factor.T]))
-    centre, ahead, behind = seen.mean[0], seen.mean[1 : d + 1], seen.mean[d + 1 :]
-    second = ahead + behind - 2 * centre
-    predicted = centre + second.sum(0) / (2 * REACH)
+    center, ahead, behind = seen.mean[0], seen.mean[1 : d + 1], seen.mean[d + 1 :]
+    second = ahead + behind - 2 * center
+    predicted = center + second.sum(0) / (2 * REACH)
     noise = StateMoments(predicted, seen.cov[1:].mean(0)).dense()
     return _assembled(
         predicted, ((ahead - behind) / (2 * reach)).T, noise, second * (math.sqrt(REACH - 1) / (2 * REACH))

@@ -45,10 +45,10 @@ class Lift(NamedTuple):
 
     mean: Float[Array, " d"]
     gain: Float[Array, "j d r"]
-    centre: Float[Array, "j r"]
+    center: Float[Array, "j r"]
 
     def __call__(self, s: Float[Array, "j n r"]) -> Float[Array, "j n d"]:
-        return self.mean + jnp.einsum("jnr,jdr->jnd", s - self.centre[:, None], self.gain)
+        return self.mean + jnp.einsum("jnr,jdr->jnd", s - self.center[:, None], self.gain)
 
 
 class _Posterior(NamedTuple):
@@ -119,11 +119,11 @@ class CavityDensity(eqx.Module):
 
     density: GroupDensity
     lift: Lift
-    centre: Float[Array, "j r"]
+    center: Float[Array, "j r"]
     factor: Float[Array, "j r r"]
 
     def __call__(self, w: Float[Array, "j n r"]) -> Float[Array, "j n"]:
-        s = self.centre[:, None] + jnp.einsum("jik,jnk->jni", self.factor, w)
+        s = self.center[:, None] + jnp.einsum("jik,jnk->jni", self.factor, w)
         return self.density(s, self.lift).astype(w.dtype) - 0.5 * (w**2).sum(-1) - 0.5 * w.shape[-1] * LOG_2PI
 
 
@@ -145,11 +145,11 @@ def _sweep(density: GroupDensity, A: Float[Array, "j r d"], floor: Float[Array, 
 
     # The moments of group × cavity, on a grid that starts where the last one ended.
     lift = Lift(mu, jnp.einsum("de,jre->jdr", F, AF) @ Vi, m)
-    start = Frame(small.apply(Cci, sweep.frames.centre - mc), Cci @ sweep.frames.factor)
+    start = Frame(small.apply(Cci, sweep.frames.center - mc), Cci @ sweep.frames.factor)
     found = fit(CavityDensity(density, lift, mc, Cc), start, MANY[r])
     tilted = Frame(mc + small.apply(Cc, found.mean), Cc @ found.factor)
 
-    new = _new_sites(floor, Cci, mc, found.factor, tilted.centre)
+    new = _new_sites(floor, Cci, mc, found.factor, tilted.center)
     rate = jnp.where(sweep.count < QUICK_SWEEPS, 1.0, DAMPING).astype(A.dtype)
     live = (A**2).sum((1, 2)) > 0.5
     good = live & jnp.isfinite(new.precision).all((1, 2)) & jnp.isfinite(new.shift).all(1)

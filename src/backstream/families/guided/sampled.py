@@ -74,9 +74,9 @@ class Sampled(NamedTuple):
         slopes, values = np.where(known[..., None], self.slopes, np.nan), np.where(known, self.values, np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a column that is known nowhere is all NaN
-            centre, size = np.nanmedian(slopes, 1, keepdims=True), np.nanmax(abs(slopes), (1, 3))
-            turned = np.nanmax(abs(slopes - centre), (1, 3))
-            rest = values - (centre * self.states[:, None]).sum(-1)
+            center, size = np.nanmedian(slopes, 1, keepdims=True), np.nanmax(abs(slopes), (1, 3))
+            turned = np.nanmax(abs(slopes - center), (1, 3))
+            rest = values - (center * self.states[:, None]).sum(-1)
             shifted = np.nanmax(abs(rest - np.nanmedian(rest, 1, keepdims=True)), 1)
             error = self.rounding * np.nanmax(abs(values), 1)
         reach = abs(self.states).sum(1).max()

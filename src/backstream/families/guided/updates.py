@@ -148,12 +148,12 @@ class AffineDensity(eqx.Module):
     groups: Groups
     emission: ByName
     row: Row
-    centre: Float[Array, "c p"]
+    center: Float[Array, "c p"]
     slope: Float[Array, "c p r"]
 
     def __call__(self, s: Float[Array, "j n r"], lift: Lift) -> Float[Array, "j n"]:
         moved = jnp.einsum("cpr,cnr->cnp", self.slope, s[self.groups.owner])
-        values, law = self.centre[:, None] + moved, self.emission.law
+        values, law = self.center[:, None] + moved, self.emission.law
         terms = jax.vmap(lambda at: self.predictors.log_prob(law, at, self.row), 1, 1)(values)
         members = self.groups.members.value
         if np.array_equal(members, np.eye(len(members))):
@@ -217,11 +217,11 @@ class Propagated(Update):
         if self.predictors is None:
             return self.groups.fixed(predicted.factor), ModelDensity(p, self.groups, row, u, predicted)
         read = self.predictors
-        centre, slopes = predicted.along(lambda x: read.of(emission_law(p, x, u)).astype(x.dtype))
+        center, slopes = predicted.along(lambda x: read.of(emission_law(p, x, u)).astype(x.dtype))
         directions = self.groups.spanned(slopes)
         slope = jnp.einsum("cpd,crd->cpr", slopes, directions[self.groups.owner])
         emission = ByName.of(emission_law(p, predicted.mean, u))
-        return directions, AffineDensity(read, self.groups, emission, row, centre, slope)
+        return directions, AffineDensity(read, self.groups, emission, row, center, slope)
 
 
 class Products(eqx.Module):

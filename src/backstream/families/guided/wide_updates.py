@@ -28,9 +28,9 @@ REACH = 3.0
 MAX_TURNS = 15
 TOLERANCE = 0.02
 MORE_ROUNDS = 3
-"""A law is linearised anew under what was found at most so often."""
+"""A law is linearized anew under what was found at most so often."""
 MARGIN = 0.05
-"""So much nearer, in nats of the affinity, must a law come that is found by linearising anew."""
+"""So much nearer, in nats of the affinity, must a law come that is found by linearizing anew."""
 LOG_PRECISIONS, NUM_PRECISIONS = (-12.0, 4.0), 17
 """The grid of the log factors of a Student-t law's precision."""
 WIDEST = 1.0
@@ -39,9 +39,9 @@ that say little: the wider the prediction, the less a row says."""
 
 
 class Line(NamedTuple):
-    """A function of z ~ N(0, I) as a straight line with a rest: centre + slope z + rest w, w another N(0, I)."""
+    """A function of z ~ N(0, I) as a straight line with a rest: center + slope z + rest w, w another N(0, I)."""
 
-    centre: Float[Array, "*v"]
+    center: Float[Array, "*v"]
     slope: Float[Array, "d *v"]
     rest: Float[Array, "d *v"]
 
@@ -51,12 +51,12 @@ def regress(function: Callable[[Array], Array], at: Tilted) -> Line:
     d, reach = len(at.mean), math.sqrt(REACH)
     away = reach * at.factor.T
     values = jax.vmap(function)(jnp.concatenate([at.mean[None], at.mean + away, at.mean - away]))
-    centre, ahead, behind = values[0], values[1 : d + 1], values[d + 1 :]
-    second = ahead + behind - 2 * centre
+    center, ahead, behind = values[0], values[1 : d + 1], values[d + 1 :]
+    second = ahead + behind - 2 * center
     across = (ahead - behind).reshape(d, -1) / (2 * reach)
     slope = solve_triangular(at.factor, across, lower=True, trans=1).reshape(ahead.shape)
     return Line(
-        centre + second.sum(0) / (2 * REACH) - jnp.tensordot(at.mean, slope, 1),
+        center + second.sum(0) / (2 * REACH) - jnp.tensordot(at.mean, slope, 1),
         slope,
         second * (math.sqrt(REACH - 1) / (2 * REACH)),
     )
@@ -70,21 +70,21 @@ def _first(tilted: Tilted, d: int) -> Tilted:
     return Tilted(mean, jnp.linalg.cholesky(factor @ factor.T), tilted.log_mass)
 
 
-def relinearise(linearise: Callable[[Tilted], Tilted], log_likelihood: LogLikelihood, predicted: Predicted) -> Tilted:
-    """The moments of prediction × emission, from laws found by linearising under the prediction, and then under the
+def relinearize(linearize: Callable[[Tilted], Tilted], log_likelihood: LogLikelihood, predicted: Predicted) -> Tilted:
+    """The moments of prediction × emission, from laws found by linearizing under the prediction, and then under the
     best law so far, as long as that comes nearer to the product.
 
     Where the row says much, the prediction is far wider than the posterior, and a line through it a poor guide there.
     Where the row says little, a line through one part of the prediction misses the rest. So nearness decides.
     """
     d, dtype = len(predicted.mean), predicted.mean.dtype
-    first = linearise(Tilted(jnp.zeros(d, dtype), jnp.eye(d, dtype=dtype), jnp.zeros((), dtype)))
+    first = linearize(Tilted(jnp.zeros(d, dtype), jnp.eye(d, dtype=dtype), jnp.zeros((), dtype)))
 
     def turn(best, _):
         law, nearness, improving = best
 
         def again():
-            found = linearise(jax.tree.map(jax.lax.stop_gradient, law))
+            found = linearize(jax.tree.map(jax.lax.stop_gradient, law))
             near = affinity(log_likelihood, found, predicted.t)
             better = near > nearness + MARGIN
             return *jax.tree.map(lambda new, old: jnp.where(better, new, old), (found, near), (law, nearness)), better
@@ -107,23 +107,23 @@ class RegressedNormal(Update):
         def location(z):
             return self.columns.location(emission_law(p, predicted.at(z), u)).astype(dtype)
 
-        centre = location(jnp.zeros(d, dtype))
+        center = location(jnp.zeros(d, dtype))
         whiten, log_scale = self.columns.whitener(emission_law(p, predicted.mean, u), row)
 
-        residual = whiten(row.y - centre)
+        residual = whiten(row.y - center)
 
         def moved(z):
-            return whiten(location(z) - centre)
+            return whiten(location(z) - center)
 
-        def linearise(at):
+        def linearize(at):
             line = regress(moved, at)
-            tilted = _first(condition(jnp.concatenate([line.slope, line.rest]).T, residual - line.centre), d)
+            tilted = _first(condition(jnp.concatenate([line.slope, line.rest]).T, residual - line.center), d)
             return tilted._replace(log_mass=tilted.log_mass - log_scale)
 
         def log_likelihood(z):
             return -0.5 * ((residual - moved(z)) ** 2).sum() - 0.5 * len(residual) * LOG_2PI - log_scale
 
-        return relinearise(linearise, log_likelihood, predicted)
+        return relinearize(linearize, log_likelihood, predicted)
 
 
 class Regressed(Update):
@@ -136,22 +136,22 @@ class Regressed(Update):
         d, dtype = len(predicted.mean), predicted.mean.dtype
         emission = ByName.of(emission_law(p, predicted.mean, u))
 
-        def linearise(at):
+        def linearize(at):
             line = regress(lambda z: self.predictors.of(emission_law(p, predicted.at(z), u)).astype(dtype), at)
             size = jnp.sqrt((line.slope**2 + line.rest**2).sum(0))
             size = jnp.where(jnp.isfinite(size) & (size > 0), size, 1.0)
             directions = jnp.moveaxis(jnp.concatenate([line.slope, line.rest]) / size, 0, -1)
             directions = jnp.where(jnp.isfinite(directions), directions, 0.0)
-            density = jax.tree_util.Partial(_along_predictors, self.predictors, emission, row, line.centre, size)
+            density = jax.tree_util.Partial(_along_predictors, self.predictors, emission, row, line.center, size)
             return _first(propagate(density, directions), d)
 
-        return relinearise(
-            linearise, lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), predicted
+        return relinearize(
+            linearize, lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), predicted
         )
 
 
-def _along_predictors(predictors: Predictors, emission: ByName, row, centre, size, s, lift):
-    values, law = centre[:, None] + size[:, None] * s, emission.law
+def _along_predictors(predictors: Predictors, emission: ByName, row, center, size, s, lift):
+    values, law = center[:, None] + size[:, None] * s, emission.law
     return jax.vmap(lambda at: predictors.log_prob(law, at, row), 1, 1)(values)
 
 
@@ -167,17 +167,17 @@ class RegressedStudent(Update):
 
         law = emission_law(p, predicted.mean, u)
         df, factor = jnp.asarray(law.df, dtype), jnp.asarray(law.scale_tril, dtype)
-        centre = location(jnp.zeros(d, dtype))
-        residual = solve_triangular(factor, row.y - centre, lower=True)
+        center = location(jnp.zeros(d, dtype))
+        residual = solve_triangular(factor, row.y - center, lower=True)
         log_scale = small.log_det(factor)
 
         def moved(z):
-            return solve_triangular(factor, location(z) - centre, lower=True)
+            return solve_triangular(factor, location(z) - center, lower=True)
 
-        def linearise(at):
+        def linearize(at):
             line = regress(moved, at)
             slope = jnp.concatenate([line.slope, line.rest]).T
-            tilted = _mixed_precision(df, slope, residual - line.centre, d)
+            tilted = _mixed_precision(df, slope, residual - line.center, d)
             return tilted._replace(log_mass=tilted.log_mass - log_scale)
 
         def log_likelihood(z):
@@ -185,7 +185,7 @@ class RegressedStudent(Update):
             constant = gammaln(power) - gammaln(0.5 * df) - 0.5 * len(residual) * jnp.log(df * math.pi)
             return constant - power * jnp.log1p(((residual - moved(z)) ** 2).sum() / df) - log_scale
 
-        return relinearise(linearise, log_likelihood, predicted)
+        return relinearize(linearize, log_likelihood, predicted)
 
 
 def _mixed_precision(df: Array, slope: Float[Array, "c d2"], residual: Float[Array, " c"], d: int) -> Tilted:
@@ -242,10 +242,10 @@ def _natural_step(gradients, mean, factor, rate) -> tuple[Array, Array, Array]:
     points = jnp.concatenate([mean[None], mean + reach * factor.T, mean - reach * factor.T])
     found = gradients(points)
     found = jnp.where(jnp.isfinite(found), found, 0.0) @ factor
-    centre, ahead, behind = found[0], found[1 : d + 1], found[d + 1 :]
+    center, ahead, behind = found[0], found[1 : d + 1], found[d + 1 :]
     hessian = (ahead - behind) / (2 * reach)
     hessian = 0.5 * (hessian + hessian.T)
-    slope = centre + (ahead + behind - 2 * centre).sum(0) / (2 * REACH) - factor.T @ mean
+    slope = center + (ahead + behind - 2 * center).sum(0) / (2 * REACH) - factor.T @ mean
     # In the coordinates of the current law: its precision is to become FᵀF − E[∇²], reached by the power `rate`.
     precision, axes = jnp.linalg.eigh(factor.T @ factor - hessian)
     precision = jnp.clip(precision, 0.05, 1e12) ** rate

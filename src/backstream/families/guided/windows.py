@@ -21,7 +21,7 @@ LEAST_NODES = {1: 5.0, 2: 9.0, 3: 14.0}
 """The density is raised to a power below one until so many nodes of the coarse grid count."""
 POWERS = 6
 TURNS = 8
-"""Of expectation maximisation."""
+"""Of expectation maximization."""
 NARROWEST = 0.3
 """The standard deviation that is added to a window's, in units of the coarse spacing."""
 ACROSS = 0.3

@@ -41,7 +41,7 @@ class Panel(eqx.Module):
         state, infos = panel.read(state, slots=[0, 1, 0], ticks=[0, 0, 1], ys=ys)
         panel.stream(state, 1).average
 
-    A stream's draws depend on `key` and on its name, two numbers below 2³², and not on its slot or its neighbours.
+    A stream's draws depend on `key` and on its name, two numbers below 2³², and not on its slot or its neighbors.
     """
 
     learner: OnlineLearner

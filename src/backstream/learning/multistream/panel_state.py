@@ -7,7 +7,7 @@ import jax
 
 from backstream.learning.records import LearnerState
 
-COMMON = ("q", "average", "theta", "theta_average", "optimiser", "model_optimiser")
+COMMON = ("q", "average", "theta", "theta_average", "optimizer", "model_optimizer")
 """What of a learner's state streams can have in common."""
 
 
@@ -17,7 +17,7 @@ class PanelState(NamedTuple):
     slots: LearnerState
     """With keys as raw data; what is common is None."""
     common: LearnerState | None
-    """λ, θ, their optimisers and means, where they are common: `t` counts the ticks that moved them, `refused` those
+    """λ, θ, their optimizers and means, where they are common: `t` counts the ticks that moved them, `refused` those
     that were refused."""
 
     @property

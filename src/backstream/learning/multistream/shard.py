@@ -102,7 +102,7 @@ def no_gradient(learner: OnlineLearner, common: LearnerState) -> Estimate:
     """A gradient of zeros."""
     zero = jax.tree.map(jnp.zeros_like, eqx.filter(common.q, eqx.is_inexact_array))
     model = None
-    if learner.model_optimiser is not None:
+    if learner.model_optimizer is not None:
         model = jax.tree.map(jnp.zeros_like, eqx.filter(learner.model, eqx.is_inexact_array))
     return Estimate(jnp.zeros((), jax.tree.leaves(zero)[0].dtype), zero, model)
 

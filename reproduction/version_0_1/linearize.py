@@ -24,7 +24,7 @@ NUM_DRAWS = 4096
 NAMES = "prior", "transition", "emission"
 
 
-class Linearisation(NamedTuple):
+class Linearization(NamedTuple):
     """X_0 ≈ N(mean0, prior_scale²), E[X_t | x] ≈ A x + drift, location of Y_t ≈ B x + offset, and their scales."""
 
     mean0: Float[Array, " d"]
@@ -44,7 +44,7 @@ class Linearisation(NamedTuple):
         return self.moved - multiply(A, self.mean0)
 
 
-def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisation:
+def linearize(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearization:
     """Locations, Jacobians and scales at the prior mean.
 
     A law without a mean gives its `loc`; one without a variance its `scale`, or else half the width between the 16 and
@@ -83,18 +83,18 @@ def linearise(p: StateSpaceModel, u: Inputs = None, *, key: Array) -> Linearisat
         A = (left * np.minimum(singular, MAX_EXPANSION)) @ right
     scale_slope = np.where(np.isfinite(scale_slope), scale_slope, 0.0)
     values = mean0, scales[0], A, moved, scales[1], B, seen - B @ mean0, scales[2], scale_slope
-    return Linearisation(*(jnp.asarray(value, mean0.dtype) for value in values))
+    return Linearization(*(jnp.asarray(value, mean0.dtype) for value in values))
 
 
 class Tangent(eqx.Module):
-    """A model's own dynamics, linearised wherever they are asked for. Nothing of them is learned. Of their noise the
+    """A model's own dynamics, linearized wherever they are asked for. Nothing of them is learned. Of their noise the
     standard deviations are read, and no correlations."""
 
     held: Held
     """Mean and scales of the model's prior, and the scales of its transition there."""
 
     @classmethod
-    def of(cls, start: Linearisation) -> "Tangent":
+    def of(cls, start: Linearization) -> "Tangent":
         return cls(Held.of((start.mean0, start.prior_scale, start.transition_scale)))
 
     @property
