@@ -58,7 +58,7 @@ def begin(name: str, settings: dict[str, Any], seed: int):
     d = settings["dim"]
     q = PerStep.create(d, d, settings["width"], std=0.1, key=key_family)
     made = learner(name, settings, judge.p)
-    state, first = made.init(q, judge.ys[0], key=key_draws)
+    state, first = made.step(made.init(q, key=key_draws), judge.ys[0])
     return judge, made, state, first
 
 

@@ -56,18 +56,17 @@ def chaotic(dim: int, width: int, family: str = "Innovation"):
 def streamed(estimator, p, q, steps: int) -> Program:
     """As many observations, in one scan, with λ an argument of the program."""
     lam, rebuild = flatten(q)
-    ys = p.simulate(steps + 1, key=KEY)[1]
+    ys = p.simulate(steps, key=KEY)[1]
 
     def run(lam, ys):
         q = rebuild(lam)
-        carry, _ = estimator.init(p, q, ys[0], key=KEY)
 
         def step(carry, scanned):
             t, y = scanned
             carry, estimate = estimator.step(p, q, carry, y, key=jax.random.fold_in(KEY, t))
             return carry, flatten(estimate.increment.gradient)[0].sum()
 
-        return jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))[1]
+        return jax.lax.scan(step, estimator.init(p, q), (jnp.arange(len(ys)), ys))[1]
 
     return Program(run, lam, ys)
 

@@ -57,14 +57,12 @@ def additive(p, q, ys, N: int, weights) -> Program:
     smoother = AdditiveSmoother(moments(), N, weights)
 
     def run(ys, key):
-        carry, _ = smoother.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
-
         def step(carry, scanned):
             t, y = scanned
             carry, total = smoother.step(p, q, carry, y, key=jax.random.fold_in(key, t))
             return carry, total["x"]
 
-        return jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))[1][-1]
+        return jax.lax.scan(step, smoother.init(p, q), (jnp.arange(len(ys)), ys))[1][-1]
 
     return Program(run, ys, KEY)
 

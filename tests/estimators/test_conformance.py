@@ -124,18 +124,14 @@ def test_conforms(case):
     compilations = []
 
     @jax.jit
-    def first(y, key):
-        return estimator.init(p, q, y, key=key)
-
-    @jax.jit
     def step(carry, y, key):
         compilations.append(1)
         return estimator.step(p, q, carry, y, key=key)
 
     def run(key):
-        carry, estimate = first(ys[0], key)
+        carry = estimator.init(p, q)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry)
-        for t in range(1, len(ys)):
+        for t in range(len(ys)):
             carry, estimate = step(carry, ys[t], jax.random.fold_in(key, t))
             assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry) == shapes
             for name, leaf in jax.tree_util.tree_leaves_with_path((estimate.total, estimate.increment)):
@@ -155,9 +151,11 @@ def test_conforms(case):
     tolerance = 5e-2 if isinstance(estimator, Regression) else 2e-3
     keys = jax.random.split(KEY, 2)
     y = jnp.asarray(ys)
-    carries, _ = jax.jit(jax.vmap(lambda key: estimator.init(p, q, y[0], key=key)))(keys)
-    _, batch = jax.jit(jax.vmap(lambda carry, key: estimator.step(p, q, carry, y[1], key=key)))(carries, keys)
-    carry, _ = first(ys[0], keys[1])
+    both = jax.jit(jax.vmap(lambda carry, y, key: estimator.step(p, q, carry, y, key=key), (0, None, 0)))
+    start = estimator.init(p, q)
+    carries, _ = both(jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), start), y[0], keys)
+    _, batch = both(carries, y[1], keys)
+    carry, _ = step(start, ys[0], keys[1])
     _, alone = step(carry, ys[1], keys[1])
     for a, b in zip(jax.tree.leaves(batch.total), jax.tree.leaves(alone.total), strict=True):
         np.testing.assert_allclose(a[1], b, rtol=tolerance, atol=tolerance)

@@ -24,13 +24,11 @@ EXACT = MomentCorrected(Quadratic(cross=True), ridge=0.0, cap=1e6)
 def run(smoother, q, ys, key):
     @jax.jit
     def whole(ys):
-        carry, _ = smoother.init(model(), q, ys[0], key=key)
-
         def step(carry, scanned):
             t, y = scanned
             return smoother.step(model(), q, carry, y, key=jax.random.fold_in(key, t))
 
-        carry, values = jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))
+        carry, values = jax.lax.scan(step, smoother.init(model(), q), (jnp.arange(len(ys)), ys))
         return carry, jax.tree.map(lambda v: v[-1], values)
 
     return whole(ys)
@@ -79,9 +77,8 @@ def test_users_own_functional_with_plain_and_sampled_weights():
         _, found = run(AdditiveSmoother(distance, 500, weights), q, ys, jax.random.key(0))
         assert abs(float(found["far"]) - expected) < 0.05 * expected
     estimator = RecursiveScore(500, functional=distance)
-    carry, _ = estimator.init(model(), q, ys[0], key=jax.random.key(0))
-    step = jax.jit(estimator.step)
-    for t in range(1, T):
+    carry, step = estimator.init(model(), q), jax.jit(estimator.step)
+    for t in range(T):
         carry, estimate = step(model(), q, carry, ys[t], key=jax.random.fold_in(jax.random.key(0), t))
     assert abs(float(estimate.functional["far"]) - expected) < 0.05 * expected
 

@@ -144,12 +144,12 @@ def test_centered_and_uncentered_recursions_agree():
     """The carry's shift is free: the same draws with H and G shifted by constants give the same increments."""
     p, q, ys = model(), family(), observations()
     estimator = RecursiveScore(10)
-    carry, _ = estimator.init(p, q, ys[0], key=jax.random.key(0))
+    step = jax.jit(estimator.step)
+    carry, _ = step(p, q, estimator.init(p, q), ys[0], key=jax.random.key(0))
     shifted = carry._replace(
         H=carry.H._replace(at_samples=carry.H.at_samples + 100.0, rest=carry.H.rest - 100.0),
         G=carry.G._replace(at_samples=carry.G.at_samples + 10.0, rest=carry.G.rest - 10.0),
     )
-    step = jax.jit(estimator.step)
     _, one = step(p, q, carry, ys[1], key=jax.random.key(1))
     _, other = step(p, q, shifted, ys[1], key=jax.random.key(1))
     np.testing.assert_allclose(one.increment.elbo, other.increment.elbo - 200.0, rtol=1e-10)

@@ -1,5 +1,6 @@
 """The recursion for five samples, by hand: weights, H, the score in θ, discounts, inputs and effective sample sizes."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,10 +81,9 @@ def by_hand(states, samples, gamma):
 def test_elbo_score_and_sample_size_are_those_of_the_recursion(gamma):
     estimator = RecursiveScore(N, SelfNormalized(), baseline=NoBaseline(), objective=Renewal(gamma), learn_model=True)
     q = Guided.from_model(P, US[0])
-    carry, estimate = estimator.init(P, q, YS[0], US[0], key=KEY)
-    carries = [carry]
-    for t in range(1, T):
-        carry, estimate = estimator.step(P, q, carry, YS[t], US[t], key=jax.random.fold_in(KEY, t))
+    carry, step, carries = estimator.init(P, q, US[0]), jax.jit(estimator.step), []
+    for t in range(T):
+        carry, estimate = step(P, q, carry, YS[t], US[t], key=jax.random.fold_in(KEY, t))
         carries.append(carry)
     states, samples = zip(*((one.particles.state, one.particles.xi) for one in carries), strict=True)
     state = q.init(P, US[0])
@@ -100,7 +100,7 @@ def test_averages_over_sampled_pairs_are_discounted():
     """Against the mean of the gathered values, row by row."""
     q = Guided.from_model(P, US[0])
     estimator = RecursiveScore(N, BackwardSampling(3))
-    carry, _ = estimator.init(P, q, YS[0], US[0], key=KEY)
+    carry, _ = jax.jit(estimator.step)(P, q, estimator.init(P, q, US[0]), YS[0], US[0], key=KEY)
     state = q.update(P, carry.particles.state, YS[1], US[1])
     kernels = backward_kernels(q.kernel(P, state), carry.particles, carry.particles.xi)
     pairs = BackwardSampling(3).pairs(kernels, carry.particles.z, key=KEY)
@@ -115,11 +115,11 @@ def test_the_prior_of_a_window_is_frozen():
     """The marginal of a recurrent family has a λ of its own: the gradient does not go through the window's prior."""
     q = Recurrent.create(1, 1, 3, key=KEY)
     estimator = FixedLag(2, 3)
-    carry, _ = estimator.init(P, q, YS[0], US[0], key=KEY)
-    for t in range(1, 3):
-        carry, _ = estimator.step(P, q, carry, YS[t], US[t], key=jax.random.fold_in(KEY, t))
+    carry, step = estimator.init(P, q, US[0]), eqx.filter_jit(estimator.step)
+    for t in range(3):
+        carry, _ = step(P, q, carry, YS[t], US[t], key=jax.random.fold_in(KEY, t))
     key = jax.random.fold_in(KEY, 9)
-    _, estimate = estimator.step(P, q, carry, YS[3], US[3], key=key)
+    _, estimate = step(P, q, carry, YS[3], US[3], key=key)
     (lam, rebuild), (ys, us), anchor = flatten(q), (YS[2:], US[2:]), carry.anchor
     noise = jax.random.normal(key, (3, 3, 1), lam.dtype)
 

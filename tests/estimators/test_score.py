@@ -71,14 +71,11 @@ def run(estimator, ys, key):
 
     @jax.jit
     def whole(ys):
-        carry, first = estimator.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
-
         def step(carry, scanned):
             t, y = scanned
             return estimator.step(p, q, carry, y, key=jax.random.fold_in(key, t))
 
-        _, rest = jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))
-        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+        return jax.lax.scan(step, estimator.init(p, q), (jnp.arange(len(ys)), ys))[1]
 
     return whole(ys)
 
@@ -201,15 +198,13 @@ def test_in_reverse_it_is_the_same(score, p, q):
 
     @jax.jit
     def added_up():
-        carry, first = score.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
-
         def step(carry, scanned):
             t, y = scanned
             carry, estimate = score.step(p, q, carry, y, key=jax.random.fold_in(key, t))
             return carry, estimate.increment
 
-        _, increments = jax.lax.scan(step, carry, (jnp.arange(1, T), ys[1:]))
-        return jax.tree.map(lambda a, b: a + b.sum(0), first.increment, increments)
+        _, increments = jax.lax.scan(step, score.init(p, q), (jnp.arange(T), ys))
+        return jax.tree.map(lambda leaf: leaf.sum(0), increments)
 
     forward, reverse = added_up(), jax.jit(lambda: ReverseScore(score)(p, q, ys, key=key))()
     for a, b in zip(jax.tree.leaves(forward), jax.tree.leaves(reverse), strict=True):
@@ -251,7 +246,7 @@ def test_refuses_what_makes_no_sense():
     with pytest.raises(ValueError, match="no learn_model and no functional"):
         ReverseScore(RecursiveScore(4, learn_model=True))
     with pytest.raises(TypeError, match="Frozen does not fit Kalman"):
-        RecursiveScore(4, sensitivity=Frozen()).init(model(), family(), observations()[0], key=jax.random.key(0))
+        RecursiveScore(4, sensitivity=Frozen()).init(model(), family())
 
 
 def test_bad_input_is_named():
@@ -259,9 +254,9 @@ def test_bad_input_is_named():
     p, q, ys, key = model(), family(), np.array(observations()), jax.random.key(0)
     estimator = RecursiveScore(4)
     with pytest.raises(ValueError, match=r"2 columns in this model, but its shape is \(3,\)"):
-        estimator.init(p, q, jnp.zeros(3), key=key)
+        estimator.step(p, q, estimator.init(p, q), jnp.zeros(3), key=key)
     with pytest.raises(ValueError, match="model has 3 states, the family Kalman has 2"):
-        estimator.init(LinearGaussian.random(3, 2, key=key), q, ys[0], key=key)
+        estimator.init(LinearGaussian.random(3, 2, key=key), q)
     ys[3, 1] = np.inf
     with pytest.raises(ValueError, match="row 3, column 1 is infinite"):
         Scan(estimator)(p, q, ys, key=key)
@@ -277,4 +272,4 @@ def test_bad_input_is_named():
             return dist.Normal(x, 1.0).to_event(1)
 
     with pytest.raises(ValueError, match=r"prior returns 2 separate distributions .* add \.to_event\(1\)"):
-        estimator.init(Forgetful(), q, jnp.zeros(2), key=key)
+        estimator.init(Forgetful(), q)

@@ -95,9 +95,7 @@ def stream(estimator, p, q, ys, key):
         t, y = scanned
         return estimator.step(p, q, carry, y, key=jax.random.fold_in(key, t))
 
-    carry, first = estimator.init(p, q, ys[0], key=jax.random.fold_in(key, 0))
-    _, rest = jax.lax.scan(step, carry, (jnp.arange(1, len(ys)), ys[1:]))
-    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+    return jax.lax.scan(step, estimator.init(p, q), (jnp.arange(len(ys)), ys))[1]
 
 
 def at(tree, t):
@@ -174,9 +172,9 @@ def test_one_compilation_and_a_carry_of_constant_size():
         traces.append(None)
         return estimator.step(p, q, carry, y, key=key)
 
-    carry, estimate = jax.jit(lambda y: estimator.init(p, q, y, key=jax.random.key(0)))(ys[0])
-    shapes, increments = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry), [estimate.increment.elbo]
-    for t in range(1, len(ys)):
+    carry, increments = estimator.init(p, q), []
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry)
+    for t in range(len(ys)):
         carry, estimate = step(q, carry, ys[t], jax.random.key(t))
         assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), carry) == shapes
         assert {leaf.dtype for leaf in jax.tree.leaves(estimate)} == {np.dtype("float32")}
@@ -266,4 +264,4 @@ def test_a_family_of_one_time_is_refused():
     p, _, ys = linear()
     q = PerStep.create(p.mean0.size, ys.shape[1], 4, key=jax.random.key(0))
     with pytest.raises(TypeError, match="PerStep holds the parameters of one time only"):
-        FixedLag(2, 2).init(p, q, ys[0], key=jax.random.key(0))
+        FixedLag(2, 2).init(p, q)

@@ -118,14 +118,11 @@ def estimates(estimator, q, waits):
 
     @jax.jit
     def whole(waits, key):
-        carry, first = estimator.init(WANDERING, q, ys[0], waits[0], key=key)
-
         def step(carry, scanned):
             t, y, u = scanned
             return estimator.step(WANDERING, q, carry, y, u, key=jax.random.fold_in(key, t))
 
-        _, rest = jax.lax.scan(step, carry, (jnp.arange(1, ROWS), ys[1:], waits[1:]))
-        found = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+        _, found = jax.lax.scan(step, estimator.init(WANDERING, q, waits[0]), (jnp.arange(ROWS), ys, waits))
         return found.total, found.increment
 
     return jax.vmap(whole, (0, None))(waits, KEY)
@@ -220,8 +217,8 @@ def test_a_window_differentiates_through_the_reading(rows):
     p, q, ys = followed()
     estimator, (theta, rebuild) = FixedLag(4, 3, learn_model=True), flatten(p)
     step = jax.jit(lambda theta, carry, y: estimator.step(rebuild(theta), q, carry, y, key=KEY))
-    carry, _ = estimator.init(p, q, ys[0], key=KEY)
-    for y in ys[1:rows]:
+    carry = estimator.init(p, q)
+    for y in ys[:rows]:
         carry, _ = step(theta, carry, y)
 
     def last(theta):

@@ -25,7 +25,7 @@ from backstream.estimators import (
     Renewal,
     Scan,
 )
-from backstream.estimators.base import flatten
+from backstream.estimators.base import OnlineEstimator, flatten
 from backstream.families import Conjugate, Guided, Kalman, PerStep
 from backstream.learning import Averaging, Monitor, OnlineLearner, PerStepLearner, Settings, fit, fit_within_epochs
 from backstream.learning.online import _blocks
@@ -146,13 +146,16 @@ def test_the_better_of_learned_and_unlearned_is_reported():
         assert infos.log_score[-1] == q.log_score(state.filtered)
 
 
-class Poisoned(RecursiveScore.__mro__[1]):
+class Poisoned(OnlineEstimator):
     """An estimator whose gradient is NaN whenever the first coordinate of y is above 50."""
 
     inner: RecursiveScore
 
-    def init(self, p, q, y, u=None, *, key):
-        return self._spoil(y, self.inner.init(p, q, y, u, key=key))
+    def init(self, p, q, u=None):
+        return self.inner.init(p, q, u)
+
+    def restarted(self, p, q, carry, start, u=None):
+        return self.inner.restarted(p, q, carry, start, u)
 
     def step(self, p, q, carry, y, u=None, *, key):
         return self._spoil(y, self.inner.step(p, q, carry, y, u, key=key))
@@ -331,17 +334,16 @@ def test_per_step_scheme_filters(estimator):
     """The non-amortized scheme on a linear-Gaussian stream: its filter and one-step means are near Kalman's."""
     p, ys = model(), observations()
     made = PerStepLearner(p, estimator, optax.adam(3e-2), num_updates=200)
-    state, first = made.init(PerStep.create(2, 2, width=8, key=KEY), ys[0], key=KEY)
-    state, infos = made.scan(state, ys[1:8])
-    means = np.concatenate([np.asarray(first.mean)[None], infos.mean])
+    state = made.init(PerStep.create(2, 2, width=8, key=KEY), key=KEY)
+    state, infos = made.scan(state, ys[:8])
     exact = Kalman.from_model(p)
     spread = np.sqrt(np.asarray(p.dense().Q[0, 0]))
     for found, law in (
-        (means, posterior.filter(p, exact, ys[:8])),
-        (infos.previous_mean, posterior.one_step_smooth(p, exact, ys[:8])),
+        (infos.mean, posterior.filter(p, exact, ys[:8])),
+        (infos.previous_mean[1:], posterior.one_step_smooth(p, exact, ys[:8])),
     ):
         assert np.abs(found - np.asarray(law.mean)).mean() < 0.25 * spread
-    assert np.isnan(first.previous_mean).all()
+    assert np.isnan(infos.previous_mean[0]).all()
 
 
 class Wandering(StateSpaceModel):

@@ -101,12 +101,11 @@ def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
     panel = Panel(made, family(), key=KEY, common=True, lanes=2)
     state = panel.begin(panel.open(3), [0, 1, 2], [NAMES[s] for s in (0, 1, 2)])
 
-    init = eqx.filter_jit(lambda theta, q, y, key: estimator.init(made._model(theta), q, y, key=key))
     step = eqx.filter_jit(lambda theta, q, carry, y, key: estimator.step(made._model(theta), q, carry, y, key=key))
     lam, static = eqx.partition(family(), eqx.is_inexact_array)
     theta = made._parameters().unconstrained() if estimator.learn_model else None
     optimizers, now = (optax.adam(1e-2), optax.adam(3e-3)), (lam, theta)
-    average, functionals = now, {}
+    average, functionals, start = now, {}, estimator.init(model(), family())
     memories = tuple(optimizer.init(part) for optimizer, part in zip(optimizers, now, strict=True))
     carries, seen, slots, at, ys, refused = {}, dict.fromkeys(data, 0), [], [], [], 0
     for number, tick in enumerate(ticks):
@@ -115,11 +114,7 @@ def test_a_common_lambda_moves_along_the_mean_gradient(estimator):
             y, key = data[stream][seen[stream]], jax.random.fold_in(key_of(NAMES[stream]), seen[stream])
             slots.append(stream), at.append(number), ys.append(y)
             lam, theta = now
-            found, estimate = (
-                step(theta, eqx.combine(lam, static), carries[stream], y, key)
-                if stream in carries
-                else init(theta, eqx.combine(lam, static), y, key)
-            )
+            found, estimate = step(theta, eqx.combine(lam, static), carries.get(stream, start), y, key)
             seen[stream] += 1
             increment = estimate.increment
             gradient = eqx.filter((increment.gradient, increment.model_gradient), eqx.is_inexact_array)
@@ -154,9 +149,9 @@ def test_a_carry_says_what_is_divided_over_devices():
     """All that has one row for each of 6 samples, and nothing else, whatever the fields of a model are called."""
     p, q = model(), family()
     for estimator in (RecursiveScore(6, learn_model=True), RecursiveScore(6, sensitivity=Truncated(2))):
-        carry = eqx.filter_eval_shape(lambda e=estimator: e.init(p, q, jnp.zeros(q.obs_dim), key=jax.random.key(0))[0])
+        carry = eqx.filter_eval_shape(lambda e=estimator: e.init(p, q))
         marks = estimator.by_sample(carry)
         assert jax.tree.map(lambda leaf: leaf.shape[:1] == (6,), carry) == marks and any(jax.tree.leaves(marks))
     other = FixedLag(2, 2)
-    carry = eqx.filter_eval_shape(lambda: other.init(p, q, jnp.zeros(q.obs_dim), key=jax.random.key(0))[0])
+    carry = eqx.filter_eval_shape(lambda: other.init(p, q))
     assert not any(jax.tree.leaves(other.by_sample(carry)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from backstream.families.base import BackwardFamily, State
 from backstream.models.base import StateSpaceModel
@@ -49,10 +49,8 @@ class OnlineEstimator(eqx.Module):
     """Reads one observation at a time, in constant memory."""
 
     @abstractmethod
-    def init(
-        self, p: StateSpaceModel, q: BackwardFamily, y: Float[Array, " dy"], u: Inputs = None, *, key: Array
-    ) -> tuple[Carry, OnlineEstimate]:
-        """The first observation."""
+    def init(self, p: StateSpaceModel, q: BackwardFamily, u: Inputs = None) -> Carry:
+        """The carry before any row. `u` are the inputs of the first row, where the model takes any."""
 
     @abstractmethod
     def step(
@@ -65,20 +63,18 @@ class OnlineEstimator(eqx.Module):
         *,
         key: Array,
     ) -> tuple[Carry, OnlineEstimate]:
-        """Each later one."""
+        """One more row; the first is a row like the others."""
+
+    @abstractmethod
+    def restarted(
+        self, p: StateSpaceModel, q: BackwardFamily, carry: Carry, start: Bool[Array, ""], u: Inputs = None
+    ) -> Carry:
+        """The carry, or, where `start` holds, one before any row."""
 
     estimates_elbo: ClassVar[bool] = True
     """Whether what it ascends is the ELBO, so that an unbiased estimate of that tells whether it can be trusted."""
     survives: ClassVar[bool] = False
     """Whether a carry is good even where its estimate is not finite, so that the stream goes on from there."""
-
-    begins: ClassVar[bool] = False
-    """Whether `begin` has a carry from which `step` reads the first observation like every other. A learner then needs
-    no second program for the first."""
-
-    def begin(self, p: StateSpaceModel, q: BackwardFamily, u: Inputs = None) -> Carry:
-        """The carry before any observation, where there is one."""
-        raise TypeError(f"{type(self).__name__} has no carry before the first observation.")
 
     @property
     def learns_family(self) -> bool:
@@ -139,11 +135,11 @@ class Scan(OfflineEstimator):
             carry, estimate = self.online.step(p, q, carry[0], y, u, key=jax.random.fold_in(key, t))
             return (carry, estimate.total), None
 
-        first = jax.tree.map(lambda leaf: leaf[0], inputs)
-        rest = jax.tree.map(lambda leaf: leaf[1:], inputs)
-        carry, estimate = self.online.init(p, q, ys[0], first, key=jax.random.fold_in(key, 0))
-        steps = jnp.arange(1, len(ys))
-        (_, total), _ = jax.lax.scan(step, (carry, estimate.total), (steps, ys[1:], rest))
+        start = self.online.init(p, q, jax.tree.map(lambda leaf: leaf[0], inputs))
+        learns_model = getattr(self.online, "learn_model", False)
+        slopes = [jax.tree.map(jnp.zeros_like, eqx.filter(module, eqx.is_inexact_array)) for module in (q, p)]
+        nothing = Estimate(jnp.zeros((), flatten(q)[0].dtype), slopes[0], slopes[1] if learns_model else None)
+        (_, total), _ = jax.lax.scan(step, (start, nothing), (jnp.arange(len(ys)), ys, inputs))
         return total
 
 

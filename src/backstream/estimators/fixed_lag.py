@@ -24,7 +24,8 @@ from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition
 
 from .backward_trajectories import BackwardTrajectories, check_num_trajectories, emissions, transitions
-from .base import Estimate, OnlineEstimate, OnlineEstimator, differentiate
+from .base import Estimate, OnlineEstimate, OnlineEstimator, differentiate, require_amortized
+from .first_row import NOT_SEEN, FirstRowApart
 
 
 class Window(NamedTuple):
@@ -161,15 +162,15 @@ class WindowIncrement(AbstractWindowObjective):
 
 
 class FixedLagCarry(NamedTuple):
+    seen: Int[Array, ""]
     anchor: State
     """a_{t-L+1}, from which the next window starts; of no meaning before t = L − 1."""
     ys: Float[Array, "l dy"]
     us: PyTree
-    seen: Int[Array, ""]
     sums: PyTree
 
 
-class FixedLag(OnlineEstimator):
+class FixedLag(FirstRowApart, OnlineEstimator):
     """The ELBO of a sliding window of the last `lag` observations, from reparameterized trajectories.
 
     At every observation the states are replayed under the current λ from a_{t-L}, which is taken as constant, and
@@ -181,8 +182,8 @@ class FixedLag(OnlineEstimator):
     takes more than `lag` steps to show is not learned.
 
         estimator = FixedLag(lag=8, num_trajectories=4)
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        carry = estimator.init(p, q)
+        carry, estimate = estimator.step(p, q, carry, ys[0], key=key)
         estimate.increment.gradient
     """
 
@@ -196,16 +197,19 @@ class FixedLag(OnlineEstimator):
             raise ValueError(f"lag must be at least 1, not {self.lag}.")
         check_num_trajectories(self.num_trajectories)
 
-    def init(self, p, q, y, u=None, *, key):
+    def check_family(self, q):
+        require_amortized(q)
+
+    def first(self, p, q, y, u, key):
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (y, u))
         estimate = BackwardTrajectories(self.num_trajectories, self.learn_model)(p, q, *one, key=key)
         # Where there is no row yet stands the first.
         ys, us = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.lag, axis=0), one)
         sums = self.objective.begin(estimate)
-        carry = FixedLagCarry(first_state(p, q, y, u), ys, us, jnp.asarray(1), sums)
+        carry = FixedLagCarry(jnp.asarray(NOT_SEEN), first_state(p, q, y, u), ys, us, sums)
         return carry, _report(estimate, estimate)
 
-    def step(self, p, q, carry, y, u=None, *, key):
+    def later(self, p, q, carry, y, u, key):
         def append(kept, leaf):
             return jnp.concatenate([kept[1:], jnp.asarray(leaf, kept.dtype)[None]])
 
@@ -217,7 +221,7 @@ class FixedLag(OnlineEstimator):
         )
         size = jnp.minimum(carry.seen + 1, self.lag)
         sums, total, increment = self.objective.conclude(carry.sums, found, size)
-        return FixedLagCarry(anchor, ys, us, carry.seen + 1, sums), _report(total, increment)
+        return FixedLagCarry(carry.seen, anchor, ys, us, sums), _report(total, increment)
 
     def _steady(self, p, q, anchor, ys, us, times, key) -> tuple[Estimate, State]:
         """The window has left time 0 behind: the filter's law before it is the prior of its first state."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from backstream._jax.batched_cond import branch
 from backstream._jax.compensated_sums import CompensatedSum
 from backstream.families.base import ScoringFamily, State
 from backstream.models.base import StateSpaceModel
@@ -34,8 +35,8 @@ class LogScore(OnlineEstimator):
     Without `learn_family` λ stays as it is.
 
         estimator = LogScore(learn_model=True)
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        carry = estimator.init(p, q)
+        carry, estimate = estimator.step(p, q, carry, ys[0], key=key)
         estimate.increment.model_gradient
     """
 
@@ -45,7 +46,6 @@ class LogScore(OnlineEstimator):
     """Which arrays of the model are learned, as a pytree of booleans: None for all. The gradient in others is zero."""
     estimates_elbo: ClassVar[bool] = False
     survives: ClassVar[bool] = True
-    begins: ClassVar[bool] = True
 
     @property
     def learns_family(self) -> bool:
@@ -54,7 +54,7 @@ class LogScore(OnlineEstimator):
     def fixed_filter(self, carry):
         return None if self.learn_family or self.learn_model else carry.state
 
-    def begin(self, p, q, u=None):
+    def init(self, p, q, u=None):
         if not isinstance(q, ScoringFamily):
             raise TypeError(f"{type(q).__name__} has no log score: LogScore needs a family that reads the model.")
         check_sizes(p, q, u)
@@ -68,11 +68,16 @@ class LogScore(OnlineEstimator):
         sums = CompensatedSum.zeros((1 + parameters.size,), arrays.dtype)
         return LogScoreCarry(restore(arrays), sensitivity, sums)
 
-    def init(self, p, q, y, u=None, *, key):
-        check_case(p, q, y, u)
-        return self.step(p, q, self.begin(p, q, u), y, u, key=key)
+    def restarted(self, p, q, carry, start, u=None):
+        return branch(
+            start,
+            lambda estimator, p, q, carry, u: estimator.init(p, q, u),
+            lambda estimator, p, q, carry, u: carry,
+            *(self, p, q, carry, u),
+        )
 
     def step(self, p, q, carry, y, u=None, *, key):
+        check_case(p, q, y, u)
         parameters, rebuild = self._parameters(p, q)
         arrays, restore = flatten(carry.state)
 

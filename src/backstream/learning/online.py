@@ -139,20 +139,8 @@ class OnlineLearner(eqx.Module):
         start = state.t == 0
         if not self.estimator.survives:
             start = start | (state.refused_in_a_row >= self.patience)
-        if self.estimator.begins:
-            carry = branch(
-                start,
-                lambda estimator, p, q, carry, u: estimator.begin(p, q, u),
-                lambda estimator, p, q, carry, u: carry,
-                *(self.estimator, p, state.q, state.carry, u),
-            )
-            return self.estimator.step(p, state.q, carry, y, u, key=key)
-        return branch(
-            start,
-            lambda estimator, p, q, carry, y, u, key: estimator.init(p, q, y, u, key=key),
-            lambda estimator, p, q, carry, y, u, key: estimator.step(p, q, carry, y, u, key=key),
-            *(self.estimator, p, state.q, state.carry, y, u, key),
-        )
+        carry = self.estimator.restarted(p, state.q, state.carry, start, u)
+        return self.estimator.step(p, state.q, carry, y, u, key=key)
 
     def _predicted(self, p: StateSpaceModel, state: LearnerState, y: Array, u: Any) -> Predictive:
         """How the row compares with what the result predicted of it."""
@@ -297,11 +285,8 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
     if learner.model_optimizer is not None:
         theta = learner._parameters().unconstrained()
         model_optimizer = learner.model_optimizer.init(theta)
-    p, y = learner._model(theta), jnp.full(q.obs_dim, jnp.nan, dtype_of(q))
-    estimator = learner.estimator
-    carry = eqx.filter_eval_shape(
-        lambda: estimator.begin(p, q, u) if estimator.begins else estimator.init(p, q, y, u, key=key)[0]
-    )
+    p, estimator = learner._model(theta), learner.estimator
+    carry = _zeros(eqx.filter_eval_shape(lambda: estimator.init(p, q, u)), key)
     filtered, unlearned = _zeros(eqx.filter_eval_shape(lambda: q.init(p, u)), key), None
     if isinstance(q, ScoringFamily) and estimator.learns_family:
         unlearned = Unlearned.begin(q, filtered, learner.fallback, q.log_score(filtered).dtype)
@@ -315,7 +300,7 @@ def blank_state(learner: OnlineLearner, q: BackwardFamily, u: Any, key: Array) -
         theta,
         learner.optimizer.init(eqx.filter(q, eqx.is_inexact_array)),
         model_optimizer,
-        _zeros(carry, key),
+        carry,
         filtered,
         unlearned,
         Tally.begin(q.obs_dim, dtype_of(q)),

@@ -54,13 +54,14 @@ class PerStepLearner(eqx.Module):
         if self.num_updates < 1:
             raise ValueError(f"num_updates must be at least 1, not {self.num_updates}.")
 
-    def init(self, q: PerStep, y: Array | np.ndarray, u: Any = None, *, key: Array) -> tuple[PerStepState, PerStepInfo]:
-        """The first observation; q_0 starts from the prior's mean and standard deviation."""
-        check_observations(self.model, np.asarray(y)[None], u=u)
-        return _first(self, q, jnp.asarray(y), u, key)
+    def init(self, q: PerStep, u: Any = None, *, key: Array) -> PerStepState:
+        """The state before any row. `u` are the inputs of the first row, where the model takes any."""
+        carry = self.estimator.init(self.model, q, u)
+        return PerStepState(jnp.zeros((), jnp.uint32), key, q, carry)
 
     def step(self, state: PerStepState, y: Array | np.ndarray, u: Any = None) -> tuple[PerStepState, PerStepInfo]:
-        """Each later one."""
+        """One more row. At the first, q_0 starts from the prior's mean and standard deviation."""
+        check_observations(self.model, np.asarray(y)[None], u=u)
         return _step(self, state, jnp.asarray(y), u)
 
     def scan(self, state: PerStepState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[PerStepState, PerStepInfo]:
@@ -102,23 +103,15 @@ def _at(q: PerStep, mean: Array, variance: Array) -> PerStep:
     return eqx.tree_at(lambda q: (q.mean, q.log_std), q, values)
 
 
-@compiled()
-def _first(learner, q, y, u, key):
-    p = learner.model
-    prior = prior_law(p, u)
-    q = _at(q, mean_of(prior), variance_of(prior))
-    q, (carry, found) = learner._ascend(
-        q, lambda q, key: learner.estimator.init(p, q, y, u, key=key), jax.random.fold_in(key, 0)
-    )
-    nan = jnp.full_like(q.mean, jnp.nan)
-    info = PerStepInfo(q.mean, jnp.exp(q.log_std), nan, found.increment.elbo)
-    return PerStepState(jnp.asarray(1, jnp.uint32), key, q, carry), info
-
-
 def _read(learner, state, y, u):
     p, key = learner.model, jax.random.fold_in(state.key, state.t)
     before = state.q.init(p, u)  # a_{t-1}, which is q_{t-1} itself
-    start = _predict(p, state.q, before, u)
+    prior, first = prior_law(p, u), state.t == 0
+    start = jax.tree.map(
+        lambda a, b: jnp.where(first, a, b) if eqx.is_array(a) else a,
+        _at(state.q, mean_of(prior), variance_of(prior)),
+        _predict(p, state.q, before, u),
+    )
 
     def estimate(q, key):
         return learner.estimator.step(p, q, state.carry, y, u, key=key)
@@ -128,7 +121,7 @@ def _read(learner, state, y, u):
     kernel = q.kernel(p, now)
     xi = q.marginal(now).sample((DRAWS,), key=jax.random.fold_in(key, learner.num_updates + 1))
     kernel_means = jax.vmap(lambda x: (q.marginal(before) * kernel.potential(x)).moments()[0])
-    previous_mean = kernel_means(xi).mean(0)
+    previous_mean = jnp.where(first, jnp.nan, kernel_means(xi).mean(0))
     info = PerStepInfo(q.mean, jnp.exp(q.log_std), previous_mean, found.increment.elbo)
     return PerStepState(state.t + 1, state.key, q, carry), info
 

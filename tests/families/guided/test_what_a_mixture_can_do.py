@@ -70,14 +70,14 @@ REFUSED = {
 }
 
 
-def two_rows(estimator):
-    """What two rows give, the second of which is missing. Nothing is compiled."""
+def one_row(estimator):
+    """The carry before any row, and what one row gives, which is missing. Nothing is compiled."""
     if isinstance(estimator, OfflineEstimator):
         return eqx.filter_eval_shape(lambda: estimator.estimate(P, Q, YS, None, KEY))
 
     def run():
-        first = estimator.init(P, Q, YS[0], key=KEY)
-        return first, estimator.step(P, Q, first[0], YS[1], key=KEY)
+        start = estimator.init(P, Q)
+        return start, estimator.step(P, Q, start, YS[1], key=KEY)
 
     return eqx.filter_eval_shape(run)
 
@@ -86,7 +86,7 @@ def two_rows(estimator):
 def test_works(what):
     """A carry that stays of one kind, so that a stream can be read, and the gradients that were asked for."""
     estimator = WORKS[what]
-    (first, _), (second, estimate) = two_rows(estimator)
+    first, (second, estimate) = one_row(estimator)
     assert jax.tree.structure(first) == jax.tree.structure(second)
     assert [leaf.shape for leaf in jax.tree.leaves(first)] == [leaf.shape for leaf in jax.tree.leaves(second)]
     assert len(jax.tree.leaves(estimate.increment.gradient)) == 1
@@ -98,7 +98,7 @@ def test_works(what):
 def test_is_refused_with_a_sentence(what):
     estimator, sentence = REFUSED[what]
     with pytest.raises(TypeError, match=sentence):
-        two_rows(estimator)
+        one_row(estimator)
 
 
 @pytest.mark.slow
@@ -112,8 +112,7 @@ def test_what_is_carried_along_does_not_change_the_gradient():
             carry, estimate = estimator.step(P, Q, carry, row[1], key=jax.random.fold_in(KEY, row[0]))
             return carry, (estimate.increment, estimate.functional)
 
-        carry, _ = estimator.init(P, Q, YS[0], key=KEY)
-        return jax.lax.scan(step, carry, (jnp.arange(2), YS[1:]))[1]
+        return jax.lax.scan(step, estimator.init(P, Q), (jnp.arange(3), YS))[1]
 
     whole, functional = run(RatioScore(4, objective=Renewal(0.8), learn_model=True, functional=moments()))
     alone, none = run(RatioScore(4, objective=Renewal(0.8)))

@@ -4,18 +4,17 @@ They ride on the same weights as the ELBO: F_t^i = Σ_j w_ij (F_{t-1}^j + h_t(ξ
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from backstream._jax.compensated_sums import Running
+from backstream.estimators.first_row import NOT_SEEN, FirstRowApart
 from backstream.families.backward import first_state
-from backstream.families.base import BackwardFamily
-from backstream.models.base import StateSpaceModel
 
 from .particles import Particles, backward_kernels, draw
 from .weights import AbstractPairs, AbstractWeights, SampledPairs, SelfNormalized
@@ -106,14 +105,15 @@ def linear_gaussian_statistics() -> AdditiveFunctional:
 
 
 class SmootherCarry(NamedTuple):
+    seen: Int[Array, ""]
     particles: Particles
     F: Running
 
 
-class AdditiveSmoother(eqx.Module):
+class AdditiveSmoother(FirstRowApart):
     """The expectation of one additive functional under a fixed q, online, without any gradient.
 
-    `init` and `step` return the carry and E_{q_{0:t}}[Σ_{s≤t} h_s].
+    `init` returns a carry, and `step` the next and E_{q_{0:t}}[Σ_{s≤t} h_s].
     """
 
     functional: AdditiveFunctional
@@ -124,23 +124,15 @@ class AdditiveSmoother(eqx.Module):
         if self.num_particles < 1:
             raise ValueError(f"num_particles must be at least 1, not {self.num_particles}.")
 
-    def init(
-        self, p: StateSpaceModel, q: BackwardFamily, y: Array, u: Any = None, *, key: Array
-    ) -> tuple[SmootherCarry, PyTree]:
+    def check_family(self, q):
+        pass
+
+    def first(self, p, q, y, u, key) -> tuple[SmootherCarry, PyTree]:
         particles = draw(q, first_state(p, q, y, u), self.num_particles, key=key)
         F = self.functional.at_first(particles.xi, y)
         return self._conclude(particles, Running.zeros(len(F), F.shape[1:], F.dtype), F, y)
 
-    def step(
-        self,
-        p: StateSpaceModel,
-        q: BackwardFamily,
-        carry: SmootherCarry,
-        y: Array,
-        u: Any = None,
-        *,
-        key: Array,
-    ) -> tuple[SmootherCarry, PyTree]:
+    def later(self, p, q, carry, y, u, key) -> tuple[SmootherCarry, PyTree]:
         key_draw, key_pairs = jax.random.split(key)
         previous = carry.particles
         particles = draw(q, q.update(p, previous.state, y, u), self.num_particles, key=key_draw)
@@ -152,4 +144,4 @@ class AdditiveSmoother(eqx.Module):
     def _conclude(self, particles, running, F, y):
         mean = self.weights.marginal(particles.z).average(F)[0]
         running, total, _ = running.advance(F - mean, mean, mean)
-        return SmootherCarry(particles, running), self.functional.restore(total, particles.xi, y)
+        return SmootherCarry(jnp.asarray(NOT_SEEN), particles, running), self.functional.restore(total, particles.xi, y)

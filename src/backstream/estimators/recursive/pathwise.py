@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from backstream._jax.compensated_sums import CompensatedSum
 from backstream.estimators.base import (
     Estimate,
     OnlineEstimate,
     OnlineEstimator,
-    check_case,
     flatten,
     like,
     require_amortized,
 )
+from backstream.estimators.first_row import NOT_SEEN, FirstRowApart
 from backstream.families.backward import first_state
 from backstream.laws.gaussian import LOG_2PI, Frame, Gaussian, cholesky, inverse, invert
 from backstream.models.density import log_emission, log_prior, log_transition
@@ -73,6 +73,7 @@ class Law(NamedTuple):
 class PathwiseCarry(NamedTuple):
     """What is handed on: nothing in it has a row for each sample."""
 
+    seen: Int[Array, ""]
     state: PyTree
     frame: Frame
     H: Form
@@ -104,7 +105,7 @@ class AtSamples(NamedTuple):
     """As coefficients on Φ, too."""
 
 
-class RecursivePathwise(OnlineEstimator):
+class RecursivePathwise(FirstRowApart, OnlineEstimator):
     """The ELBO and its gradient from one observation to the next, with H_t and G_t as quadratic functions.
 
     `num_samples` draws, in antithetic pairs, are made of q_t and of the backward kernels. `features` are those on which
@@ -112,8 +113,8 @@ class RecursivePathwise(OnlineEstimator):
     are those of `RecursiveScore`.
 
         estimator = RecursivePathwise(50)
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        carry = estimator.init(p, q)
+        carry, estimate = estimator.step(p, q, carry, ys[0], key=key)
         estimate.increment.gradient
     """
 
@@ -134,9 +135,10 @@ class RecursivePathwise(OnlineEstimator):
                 "RecursivePathwise is for amortized families: its sensitivity is Forward() or Truncated()."
             )
 
-    def init(self, p, q, y, u=None, *, key):
-        check_case(p, q, y, u)
+    def check_family(self, q):
         require_amortized(q)
+
+    def first(self, p, q, y, u, key):
         (lam, _), (theta, rebuild_model) = flatten(q), flatten(p)
         state = first_state(p, q, y, u)
         frame = q.marginal(state).frame()
@@ -151,6 +153,7 @@ class RecursivePathwise(OnlineEstimator):
         )
         width, zero = lam.size + theta.size * self.learn_model, jnp.zeros((), lam.dtype)
         carry = PathwiseCarry(
+            jnp.asarray(NOT_SEEN),
             state,
             frame,
             Form(jnp.zeros_like(frame.mean), jnp.zeros_like(frame.factor)),
@@ -168,7 +171,7 @@ class RecursivePathwise(OnlineEstimator):
         pull = self.sensitivity.init(p, q, y, u)
         return self._conclude(p, q, carry, AtSamples(state, frame, z, values, to_x, past, nothing), pull)
 
-    def step(self, p, q, carry, y, u=None, *, key):
+    def later(self, p, q, carry, y, u, key):
         (lam, _), (theta, rebuild_model), gamma = flatten(q), flatten(p), self.objective.discount
         state = q.update(p, carry.state, y, u)
         frame, previous = q.marginal(state).frame(), carry.frame
@@ -257,7 +260,7 @@ class RecursivePathwise(OnlineEstimator):
             direction(L, H_mean + rest - carry.rest), direction(gradient, G_mean + G_rest - carry.G_rest)
         )
         sums = carry.H_sum.add(H_mean, gamma), carry.G_sum.add(G_mean, gamma)
-        carry = PathwiseCarry(state, frame, H, G[1:], sensitivity, *sums, rest, G_rest)
+        carry = PathwiseCarry(carry.seen, state, frame, H, G[1:], sensitivity, *sums, rest, G_rest)
         nan = jnp.full((), jnp.nan, lam.dtype)
         return carry, OnlineEstimate(estimate(L, gradient), increment, ess=nan, acceptance=nan)
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from backstream._jax.compensated_sums import Running
 from backstream.families.backward import first_state
@@ -35,7 +35,8 @@ from backstream.families.tilted import TiltedKernel
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.density import log_emission, log_prior, log_transition, log_transitions
 
-from ..base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
+from ..base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from ..first_row import NOT_SEEN, FirstRowApart
 from .baselines import AbstractBaseline, LeaveOneOut
 from .functionals import AdditiveFunctional
 from .objectives import AbstractObjective, Increment
@@ -211,6 +212,7 @@ def _scores(
 class RatioCarry(NamedTuple):
     """What is handed from one observation to the next: of constant size, and bounded."""
 
+    seen: Int[Array, ""]
     samples: Samples
     sensitivity: Any
     V: Running
@@ -229,7 +231,7 @@ class AtSamples(NamedTuple):
     F: Any = None
 
 
-class RatioScore(OnlineEstimator):
+class RatioScore(FirstRowApart, OnlineEstimator):
     """The ELBO from one observation to the next, and its gradient, for a family of any laws.
 
     `num_particles` is N. `backward` says which kernels q has: the family's own, the model's dynamics, or free
@@ -239,8 +241,8 @@ class RatioScore(OnlineEstimator):
     that reads it. `functional` is an additive functional whose expectation under q_{0:t} is carried along too.
 
         estimator = RatioScore(100, learn_model=True)
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        carry = estimator.init(p, q)
+        carry, estimate = estimator.step(p, q, carry, ys[0], key=key)
         estimate.total.elbo, estimate.increment.gradient, estimate.increment.model_gradient
     """
 
@@ -262,17 +264,20 @@ class RatioScore(OnlineEstimator):
     def learns_family(self) -> bool:
         return self.sensitivity is not None
 
-    def init(self, p, q, y, u=None, *, key):
-        check_case(p, q, y, u)
+    def check_family(self, q):
+        if self.sensitivity is not None:
+            self.sensitivity.check_family(q)
+
+    def first(self, p, q, y, u, key):
         samples = Samples.draw(q, first_state(p, q, y, u), self.num_particles, key=key)
 
         def log_joint(p, x):
             return log_prior(p, x, u) + log_emission(p, x, y, u)
 
         V = jax.vmap(lambda x: log_joint(p, x))(samples.xi) - samples.log_q
-        carry, found = RatioCarry(samples, None, self._zeros((), V), None, None, None), AtSamples(V)
+        carry = RatioCarry(jnp.asarray(NOT_SEEN), samples, None, self._zeros((), V), None, None, None)
+        found = AtSamples(V)
         if self.sensitivity is not None:
-            self.sensitivity.check_family(q)
             [outer], sensitivity = self.sensitivity.init(p, q, y, u)(self._outer(q, samples, V))
             lam = flatten(q)[0]
             carry = carry._replace(sensitivity=sensitivity, G=self._zeros(lam.shape, lam))
@@ -290,7 +295,7 @@ class RatioScore(OnlineEstimator):
     def _zeros(self, shape, like: Array) -> Running:
         return Running.zeros(self.num_particles, shape, like.dtype)
 
-    def step(self, p, q, carry, y, u=None, *, key):
+    def later(self, p, q, carry, y, u, key):
         key_draw, key_ratio = jax.random.split(key)
         before, gamma = carry.samples, self.objective.discount
         after = Samples.draw(q, q.update(p, before.state, y, u), self.num_particles, key=key_draw)

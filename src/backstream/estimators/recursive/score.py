@@ -27,10 +27,11 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from backstream._jax.compensated_sums import Running
-from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
+from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from backstream.estimators.first_row import NOT_SEEN, FirstRowApart
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.density import log_emission, log_prior, log_transitions
@@ -47,6 +48,7 @@ from .weights import AbstractWeights, SelfNormalized
 class ScoreCarry(NamedTuple):
     """What is handed from one observation to the next: of constant size, and bounded."""
 
+    seen: Int[Array, ""]
     particles: Particles
     sensitivity: Any
     H: Running
@@ -68,7 +70,7 @@ class AtSamples(NamedTuple):
     F: Float[Array, "n f"] | None
 
 
-class RecursiveScore(OnlineEstimator):
+class RecursiveScore(FirstRowApart, OnlineEstimator):
     """The ELBO and its gradient from one observation to the next, without ever going back.
 
     `num_particles` is N. `weights` chooses the backward weights, `baseline` the control variate, `sensitivity` how
@@ -77,8 +79,8 @@ class RecursiveScore(OnlineEstimator):
     rides on the same weights.
 
         estimator = RecursiveScore(100)
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        carry = estimator.init(p, q)
+        carry, estimate = estimator.step(p, q, carry, ys[0], key=key)
         estimate.increment.gradient
     """
 
@@ -100,9 +102,10 @@ class RecursiveScore(OnlineEstimator):
                 f"but there are {self.num_particles} particles and {type(self.weights).__name__} uses {draws}."
             )
 
-    def init(self, p, q, y, u=None, *, key):
-        check_case(p, q, y, u)
+    def check_family(self, q):
         self.sensitivity.check_family(q)
+
+    def first(self, p, q, y, u, key):
         particles = draw(q, first_state(p, q, y, u), self.num_particles, key=key)
         (lam, _), (theta, rebuild), xi = flatten(q), flatten(p), particles.xi
 
@@ -122,6 +125,7 @@ class RecursiveScore(OnlineEstimator):
         elbo, outer = self._outer(q, particles, marginal, H)
         [pulled], sensitivity = self.sensitivity.init(p, q, y, u)(outer)
         carry = ScoreCarry(
+            jnp.asarray(NOT_SEEN),
             particles,
             sensitivity,
             H=nothing(),
@@ -133,8 +137,7 @@ class RecursiveScore(OnlineEstimator):
         found = AtSamples(elbo, pulled.add_to(zero), H, G, zero, S, F)
         return self._conclude(p, q, carry, marginal, found, y, (nan, nan))
 
-    def step(self, p, q, carry, y, u=None, *, key):
-        self.sensitivity.check_family(q)
+    def later(self, p, q, carry, y, u, key):
         key_draw, key_pairs = jax.random.split(key)
         previous, gamma = carry.particles, self.objective.discount
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from backstream._jax.compensated_sums import CompensatedSum
-from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, check_case, flatten, like
+from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator, flatten, like
+from backstream.estimators.first_row import NOT_SEEN, FirstRowApart
 from backstream.estimators.recursive.sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
@@ -27,6 +28,7 @@ from .regressors import AbstractRegressor, KernelRidge
 
 
 class RegressionCarry(NamedTuple):
+    seen: Int[Array, ""]
     state: PyTree
     """a_t."""
     frame: Frame
@@ -57,7 +59,7 @@ class Pairs(NamedTuple):
     """log q_t(ξ_t)."""
 
 
-class Regression(OnlineEstimator):
+class Regression(FirstRowApart, OnlineEstimator):
     """The ELBO and its gradient online, with H_t and G_t fitted by a regressor at `num_samples` pairs.
 
     `regressor` is `KernelRidge()` or `Network()`. `sensitivity` says how the states depend on λ; with `Frozen()`, for
@@ -65,8 +67,8 @@ class Regression(OnlineEstimator):
     reparameterized pairs, through Ĥ_{t-1}, as Campbell et al. do. `learn_model` adds the gradient with respect to θ.
 
         estimator = Regression(500, KernelRidge(bandwidth=2.0, ridge=1e-2))
-        carry, estimate = estimator.init(p, q, ys[0], key=key)
-        carry, estimate = estimator.step(p, q, carry, ys[1], key=another_key)
+        carry = estimator.init(p, q)
+        carry, estimate = estimator.step(p, q, carry, ys[0], key=key)
     """
 
     num_samples: int = eqx.field(static=True)
@@ -78,9 +80,10 @@ class Regression(OnlineEstimator):
         if self.num_samples < 2:
             raise ValueError(f"num_samples must be at least 2, not {self.num_samples}.")
 
-    def init(self, p, q, y, u=None, *, key):
-        check_case(p, q, y, u)
+    def check_family(self, q):
         self.sensitivity.check_family(q)
+
+    def first(self, p, q, y, u, key):
         key_draw, key_H, key_G = jax.random.split(key, 3)
         (lam, _), (theta, _) = flatten(q), flatten(p)
         columns = lam.size * self.sensitivity.remembers + theta.size * self.learn_model
@@ -102,12 +105,13 @@ class Regression(OnlineEstimator):
         zero, zeros = jnp.zeros((), lam.dtype), jnp.zeros(columns, lam.dtype)
         sums = CompensatedSum.zeros((), lam.dtype), CompensatedSum.zeros((columns,), lam.dtype)
         G = blank(columns, key_G) if columns else None
-        carry = RegressionCarry(pairs.state, pairs.frame, blank(1, key_H), G, *sums, zero, zeros, None)
+        carry = RegressionCarry(
+            jnp.asarray(NOT_SEEN), pairs.state, pairs.frame, blank(1, key_H), G, *sums, zero, zeros, None
+        )
         past = jnp.zeros((self.num_samples, columns), lam.dtype)
         return self._conclude(p, q, carry, pairs, past, pathwise, pull, (y, u))
 
-    def step(self, p, q, carry, y, u=None, *, key):
-        self.sensitivity.check_family(q)
+    def later(self, p, q, carry, y, u, key):
         lam, _ = flatten(q)
         noise = jax.random.normal(key, (2, self.num_samples, q.state_dim), lam.dtype)
 
@@ -185,7 +189,7 @@ class Regression(OnlineEstimator):
         total = estimate(H_sum.total() + rest, G_sum.total() + G_rest)
         increment = estimate(r_mean + rest - carry.rest, G_mean + G_rest - carry.G_rest)
         nan = jnp.full((), jnp.nan, lam.dtype)
-        carry = RegressionCarry(pairs.state, pairs.frame, H, G, H_sum, G_sum, rest, G_rest, sensitivity)
+        carry = RegressionCarry(carry.seen, pairs.state, pairs.frame, H, G, H_sum, G_sum, rest, G_rest, sensitivity)
         return carry, OnlineEstimate(total, increment, ess=nan, acceptance=nan)
 
 
