@@ -63,7 +63,7 @@ def test_a_result_in_memory_has_the_filter_of_the_model(result, data):
     assert repr(result.smooth()).startswith("Marginals(50 rows, 1 state: mean")
     ahead = repr(result.forecast(4, inputs=us[:4]))
     assert ahead.startswith("Forecast(states=Draws(1,000 paths of 4 rows:") and len(ahead) < 300
-    assert repr(result) == "MemoryResult(test_five_lines:Driven: 50 rows, 1 state behind y0)"
+    assert repr(result) == f"MemoryResult(Driven: 50 rows of y0; verdict: {result.health.kind})"
 
 
 def test_a_picture_has_the_scores_of_the_rows_below_the_states(result, data):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import optax
@@ -27,6 +27,16 @@ from .result import Result
 from .run import Run
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of `learn` about the run, not about what is learned."""
+
+    saving: Saving | None
+    fleet: FleetSettings | None
+    resume: bool
+    progress: bool
+    warn: Warn
+
+
 def learn(
     model: StateSpaceModel,
     source: Any,
@@ -36,11 +46,7 @@ def learn(
     learn: str | Sequence[str] | Mapping[str, Any] = (),
     settings: Settings | None = None,
     columns: Columns = ALL,
-    saving: Saving | None = None,
-    fleet: FleetSettings | None = None,
-    resume: bool = False,
-    progress: bool = True,
-    warn: Warn = print,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Reads a source once, row by row, and returns the estimated states and what was learned.
 
@@ -55,11 +61,9 @@ def learn(
             says otherwise.
         settings: How to learn.
         columns: The roles of the columns of a file or a table. With a `key`, the source holds many streams.
-        saving: When and how to write `out`.
-        fleet: Settings for many streams.
-        resume: Continue the run in `out` after the last row that it saved.
-        progress: Show a progress line on a terminal or in a notebook.
-        warn: A function that is called with each warning.
+        options: How to run it: `saving=Saving(...)`, when and how to write `out`; `fleet=FleetSettings(...)`, settings
+            for many streams; `resume=True`, continue the run in `out` after the last row that it saved;
+            `progress=False`, without a progress line; `warn=function`, which is called with each warning.
 
     Returns:
         The result. It is a `Run` if `out` is given.
@@ -67,6 +71,7 @@ def learn(
     Raises:
         InputError: If the model, the source, the columns and the settings do not match.
         RunError: If a row cannot be used, or the directory cannot be written.
+        TypeError: If there is no such option.
 
     Example:
         ```python
@@ -76,6 +81,10 @@ def learn(
         result = bs.learn(model, "plant.csv", out="plant/", columns=bs.Columns(key="sensor_id"))
         ```
     """
+    unknown = options.keys() - RunOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"learn has no option {min(unknown)!r}. It has {', '.join(RunOptions.__annotations__)}.")
+    resume, progress, warn = options.get("resume", False), options.get("progress", True), options.get("warn", print)
     precision: Precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
     table, columns = as_table(source, inputs, columns)
     opened = open_source(table, columns, dtype=precision)
@@ -84,8 +93,8 @@ def learn(
         model=describe(model),
         learning=_choosing(settings or Settings(), learn),
         columns=opened.columns,
-        saving=saving or Saving(),
-        fleet=fleet or FleetSettings(),
+        saving=options.get("saving") or Saving(),
+        fleet=options.get("fleet") or FleetSettings(),
         model_optimizer=_steps(model, learn) if isinstance(learn, Mapping) else None,
     )
     check_fit(model, config)

@@ -63,6 +63,10 @@ class MemoryResult(Result):
         assert self._kept.checkpoint is not None
         return Verdict.restored(self._kept.checkpoint.record["verdict"])
 
+    def _position(self) -> int:
+        assert self._kept.checkpoint is not None
+        return self._kept.checkpoint.position
+
     @cached_property
     def learned(self) -> Learned:
         checkpoint = self._kept.checkpoint

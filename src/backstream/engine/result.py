@@ -121,12 +121,15 @@ class Result:
         return self.learned.q
 
     def __repr__(self) -> str:
-        columns, learned = self.config.columns, self.learned
-        streams = "" if learned.fleet is None else f" of {len(learned.fleet.members):,} streams"
-        states = f"{learned.q.state_dim} state{'s' if learned.q.state_dim > 1 else ''}"
-        observed = ", ".join(columns.observed)
-        what = f"{self.config.model.name}: {learned.position:,} rows{streams}, {states} behind {observed}"
-        return f"{type(self).__name__}({what})"
+        columns, rows = self.config.columns, self._position()
+        by = "" if columns.key is None else f", one stream for each {columns.key}"
+        verdict = "nothing learned yet" if rows is None else f"verdict: {self.health.kind}"
+        what = f"{rows or 0:,} rows of {', '.join(columns.observed)}{by}; {verdict}"
+        return f"{type(self).__name__}({self.config.model.name.rpartition(':')[2]}: {what})"
+
+    def _position(self) -> int | None:
+        """The number of rows that were read, without what needs the model; None where nothing can be read."""
+        raise NotImplementedError
 
     def stream(self, name: str) -> LearnerState:
         """The state of the learner for one of many streams."""

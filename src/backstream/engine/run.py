@@ -79,6 +79,10 @@ class Run(Result):
             raise InputError(f"{self.path} has no checkpoint yet: nothing has been learned.")
         return verdict
 
+    def _position(self) -> int | None:
+        positions = Checkpoints(self.path / CHECKPOINTS, self.config.saving.keep).positions()
+        return positions[-1] if positions and read_verdict(self.path, self.config) is not None else None
+
     @cached_property
     def learned(self) -> Learned:
         """The contents of the newest checkpoint. `warnings` lists damaged checkpoints."""
