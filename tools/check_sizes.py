@@ -1,8 +1,8 @@
 """Checks the sizes of files and functions: `python -m tools.check_sizes`, part of `make lint`.
 
 A file of the library or the tests has at most 400 lines. A function of the library has at most 60 lines, without its
-docstring, and at most 8 parameters, without `self` and `cls`. Commands of the command line may have more parameters: each
-is an option.
+docstring, and at most 8 parameters, without `self` and `cls`. Commands of the command line may have more: each is an
+option.
 """
 
 import ast

@@ -151,4 +151,4 @@ def test_at_the_optimum_nothing_varies(backward, components):
 @pytest.mark.parametrize("estimator", [bs.estimators.RecursiveScore(5), bs.estimators.FixedLag(4, 2)])
 def test_estimators_that_need_a_normal_law_say_so(estimator):
     with pytest.raises(TypeError, match="use LogScore"):
-        eqx.filter_eval_shape(estimator.init, P, Q, YS[0], key=jax.random.key(0))
+        eqx.filter_eval_shape(estimator.init, P, Q)

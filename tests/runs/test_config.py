@@ -40,7 +40,7 @@ def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
         ("[learning]\nparticles = 3.5", "bad.toml, learning, particles must be a whole number, not 3.5"),
         ("[learning]\nparticles = true", "bad.toml, learning, particles must be a whole number, not True"),
         ("[learning]\nparticles = 1", "bad.toml, learning: particles must be at least 2, not 1"),
-        ("[learning]\nrate = nan", "rate must be a positive number, not nan"),
+        ("[learning]\nlearning_rate = nan", "learning_rate must be a positive number, not nan"),
         ("[columns]\nobserved = 'y'", "observed must be a list of names, not 'y'"),
         ("[columns]\nobserved = ['y', 'y']", "'y' is named twice"),
         ("[columns]\nelapsed = true", "needs the name of the time column"),
