@@ -82,7 +82,7 @@ def test_one_mode_needs_no_more():
     assert isinstance(bs.learn(p, ys, settings=SETTINGS, progress=False).family, Guided)
 
 
-def test_the_gap_is_that_of_the_log_scores(ys):
+def test_the_gap_is_that_of_the_two_filters(ys):
     """Against the two filters, each by itself, on rows of which some are missing: these do not count."""
     p, rows = Folded(), ys[:40].copy()
     rows[5:8] = np.nan
@@ -90,21 +90,38 @@ def test_the_gap_is_that_of_the_log_scores(ys):
     gap = log_score_gap(p, q, q.init(p), rows)
 
     @eqx.filter_jit
-    def scores(family):
-        return jax.vmap(family.log_score)(filter_states(p, family, jnp.asarray(rows)))
+    def filtered(family):
+        states = filter_states(p, family, jnp.asarray(rows))
+        return jax.vmap(family.log_score)(states), *jax.vmap(family.moments)(states)
 
     seen = ~np.isnan(rows[:, 0])
-    expected = np.asarray(scores(bs.GuidedMixture.from_model(p, components=SEVERAL)) - scores(q))[seen]
+    (score, mean, _), (other, away, cov) = map(filtered, (q, bs.GuidedMixture.from_model(p, components=SEVERAL)))
+    expected = np.asarray(other - score)[seen]
+    np.testing.assert_allclose(gap.shift, ((away - mean)[seen] ** 2).sum() / cov[seen].sum(), rtol=1e-5)
     assert gap.rows == 37
     np.testing.assert_allclose(gap.mean, expected.mean(), rtol=1e-6)
     np.testing.assert_allclose(gap.error, abs(expected[:16].mean() - expected[16:32].mean()) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("gap", "clear"), [(Gap(0.1, 0.01, 99), True), (Gap(0.1, 0.05, 99), False), (Gap(0.0005, 0.0, 99), False)]
+    ("gap", "clear"),
+    [
+        (Gap(0.1, 0.01, 99), True),
+        (Gap(0.1, 0.05, 99), False),
+        (Gap(0.0005, 0.0, 99), False),
+        (Gap(0.0, 0.01, 99, 0.05), True),
+        (Gap(0.0, 0.01, 99, 0.03), False),
+        (Gap(-0.1, 0.01, 99, 0.05), False),
+    ],
 )
-def test_a_gap_must_be_large_and_sure(gap, clear):
+def test_a_gap_must_be_large_and_sure_or_the_states_elsewhere(gap, clear):
+    """States that are estimated elsewhere by components that predict rows worse are no reason to take them."""
     assert gap.is_clear() == clear
+
+
+def test_the_advice_says_why():
+    assert "better than one, by 0.100 ± 0.010 nats a row" in Gap(0.1, 0.01, 99).advice()
+    assert "0.30 standard deviations away" in Gap(0.0, 0.01, 99, 0.09).advice()
 
 
 class Jumping(Folded):
