@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.harness import MISSING, table
 from benchmarks.pages import Sections, draw, read_parts, write
 from benchmarks.runner import result
+from benchmarks.spark import report as spark
 
 RESULTS = Path(__file__).parent / "results"
 BENCHES = ("speed", "gradients", "learning")
@@ -81,7 +82,7 @@ def short_streams() -> str:
 SECTIONS: dict[str, Sections] = {
     "performance.md": {"speed": partial(bench, "speed")},
     "trust.md": {name: partial(bench, name) for name in ("gradients", "learning")},
-    "scale.md": {"fleet": fleet, "short streams": short_streams},
+    "scale.md": {"fleet": fleet, "short streams": short_streams, **spark.SECTIONS},
 }
 
 

@@ -29,21 +29,23 @@ from backstream.learning.multistream.fleet import words
 from benchmarks.spark.cluster import clean_up, commits, executors_below, processor_seconds, session
 
 RESULTS = Path(__file__).parents[1] / "results" / "spark_throughput.json"
-KEYS, ROWS, WARM, BATCHES, FILES = 10_000, 10, 8, 12, 2
-"""Streams, rows of each in a micro-batch, micro-batches before and while the clock runs, and files of a micro-batch."""
+KEYS, ROWS, FILES = 10_000, 10, 2
+"""Streams, rows of each in a micro-batch, and files of a micro-batch."""
+WARM, BATCHES = {"exact": 8, "learned": 3}, {"exact": 12, "learned": 4}
+"""Micro-batches before and while the clock runs."""
 BUCKETS = 16
 MODELS = {
     "learned": lambda: bs.StochasticVolatility(*(np.full(2, value) for value in (0.0, 0.95, 0.3))),
     "exact": lambda: bs.LinearGaussian.random(2, 2, key=jax.random.key(0)),
 }
-COUNT = KEYS * ROWS * BATCHES
 
 
 def simulated(name: str) -> np.ndarray:
     """[batch, row, key, column]"""
-    simulate = jax.jit(jax.vmap(lambda key: MODELS[name]().simulate((WARM + BATCHES) * ROWS, key=key)[1]))
+    batches = WARM[name] + BATCHES[name]
+    simulate = jax.jit(jax.vmap(lambda key: MODELS[name]().simulate(batches * ROWS, key=key)[1]))
     ys = np.asarray(simulate(jax.random.split(jax.random.key(1), KEYS)), np.float32)
-    return ys.reshape(KEYS, WARM + BATCHES, ROWS, 2).transpose(1, 2, 0, 3)
+    return ys.reshape(KEYS, batches, ROWS, 2).transpose(1, 2, 0, 3)
 
 
 def sensor(i: int) -> str:
@@ -76,7 +78,7 @@ def panel(folder: Path, name: str) -> None:
     state = one.begin(one.open(KEYS), np.arange(KEYS), [words(sensor(i)) for i in range(KEYS)])
     slots, ticks = np.tile(np.arange(KEYS), ROWS), np.repeat(np.arange(ROWS), KEYS)
     for batch, part in enumerate(ys):
-        if batch == WARM:
+        if batch == WARM[name]:
             begun = time.process_time()
         state, _ = one.read(state, slots, ticks, part.reshape(-1, 2))
     print(json.dumps({"seconds": time.process_time() - begun}))  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -100,7 +102,7 @@ def measured(folder: Path, name: str, executors: int) -> dict[str, Any]:
     with (folder / "log").open("ab") as log:
         driver = subprocess.Popen([*command, str(run)], stdin=subprocess.PIPE, stdout=log, stderr=log)
     spent = []
-    for wanted in (WARM, WARM + BATCHES):
+    for wanted in (WARM[name], WARM[name] + BATCHES[name]):
         while commits(run / "checkpoint") < wanted:
             if driver.poll() is not None:
                 raise RuntimeError(f"The query has failed: {(folder / 'log').read_text()[-3000:]}")
@@ -109,14 +111,14 @@ def measured(folder: Path, name: str, executors: int) -> dict[str, Any]:
         spent.append([processor_seconds(below[part]) for part in ("executor", "worker")] + [time.monotonic()])
     driver.communicate(b"")
     java, python, clock = (end - start for start, end in zip(*spent, strict=True))
-    rows = len(_rows(run))
-    if rows != KEYS * ROWS * (WARM + BATCHES):
+    rows, count = len(_rows(run)), KEYS * ROWS * BATCHES[name]
+    if rows != KEYS * ROWS * (WARM[name] + BATCHES[name]):
         raise RuntimeError(f"{rows} rows came out.")
     return {
-        "rows_per_processor_second": round(COUNT / (java + python)),
-        "java_microseconds_per_row": round(1e6 * java / COUNT, 2),
-        "python_microseconds_per_row": round(1e6 * python / COUNT, 2),
-        "rows_per_second_of_the_clock": round(COUNT / clock),
+        "rows_per_processor_second": round(count / (java + python)),
+        "java_microseconds_per_row": round(1e6 * java / count, 2),
+        "python_microseconds_per_row": round(1e6 * python / count, 2),
+        "rows_per_second_of_the_clock": round(count / clock),
     }
 
 
@@ -135,7 +137,7 @@ def compared(folder: Path, name: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.spark.throughput", "panel", str(folder), name]
     environment = os.environ | {"NPROC": "1", "XLA_FLAGS": ONE_THREAD}
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    alone = COUNT / json.loads(ended.stdout.splitlines()[-1])["seconds"]
+    alone = KEYS * ROWS * BATCHES[name] / json.loads(ended.stdout.splitlines()[-1])["seconds"]
     return {
         "panel": {"rows_per_processor_second": round(alone), "microseconds_per_row": round(1e6 / alone, 2)},
         "one executor": one,
@@ -152,7 +154,7 @@ def main() -> None:
     if sys.argv[1:2] == ["query"]:
         return query(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), Path(sys.argv[5]))
     found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    settings = {"keys": KEYS, "buckets": BUCKETS, "rows_of_a_key": ROWS, "warm": WARM, "micro_batches": BATCHES}
+    settings = {"keys": KEYS, "buckets": BUCKETS, "rows_of_a_key": ROWS, "micro_batches": BATCHES}
     found["settings"] = settings | {"jax": jax.__version__}
     for name in sys.argv[1:] or MODELS:
         folder = Path(tempfile.mkdtemp(prefix="backstream-spark-"))

@@ -29,7 +29,7 @@ from benchmarks.spark.cluster import clean_up, commits, descendants, executors_b
 from tests.soak.spark_query import OBSERVED, model
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "spark_kills.json"
-STREAMS, FILES, ROWS = 60, 20, 3
+STREAMS, FILES, ROWS = 60, 30, 3
 """Streams, micro-batches, and rows of each stream in one of them."""
 KILLS, DRIVERS = 20, 5
 STORM_SECONDS, STORM_EVERY = 120.0, 6.0
@@ -51,9 +51,9 @@ def kill(pids: list[int]) -> None:
 class Query:
     """A driver with all that it started."""
 
-    def __init__(self, folder: Path, kind: str, *options: str):
-        self.folder, self.kind, self.log = folder, kind, folder / "log"
-        command = [sys.executable, "-m", "tests.soak.spark_query", str(folder), kind, *options]
+    def __init__(self, folder: Path, kind: str, *options: str, files: int = FILES):
+        self.folder, self.log = folder, folder / "log"
+        command = [sys.executable, "-m", "tests.soak.spark_query", str(folder), kind, str(files), *options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -116,7 +116,7 @@ class Soak:
         self.ys = np.asarray(simulate(jax.random.split(jax.random.key(0), STREAMS)), float)
 
     def prepared(self, name: str, first: int = 0, end: int = FILES) -> Path:
-        """A folder with the files of some micro-batches."""
+        """A folder with the files of some micro-batches, for a query to read."""
         folder = self.folder / name
         (folder / "in").mkdir(parents=True, exist_ok=True)
         for number in range(first, end):
@@ -125,9 +125,10 @@ class Soak:
                 for t in range(number * ROWS, (number + 1) * ROWS)
                 for i in range(STREAMS)
             ]
-            file = folder / "in" / f"{number:03d}.json"
+            file = folder / f"{number:03d}.json"
             file.write_text("\n".join(lines) + "\n")
             os.utime(file, (1000 + number, 1000 + number))
+            file.rename(folder / "in" / file.name)
         return folder
 
     def rows(self, name: str) -> Any:
@@ -151,40 +152,45 @@ class Soak:
         return {"exit": code, "seconds": round(time.monotonic() - begun, 1), "micro_batches": query.commits}
 
     def kills(self, kind: str) -> dict[str, Any]:
-        """By turns inside a task and just after a commit."""
-        query, killed, begun = Query(self.prepared(f"{kind}-kills"), kind), [], time.monotonic()
-        while query.running and len(killed) < KILLS and time.monotonic() - begun < SECONDS:
-            moment = self._inside(query) if len(killed) % 2 == 0 else self._after_commit(query)
+        """By turns inside a task and just after a commit, with a new file for each."""
+        query, killed, released = Query(self.prepared(f"{kind}-kills", 0, 0), kind), [], 0
+        while query.running and len(killed) < KILLS and released < FILES:
+            self.prepared(f"{kind}-kills", released, released + 1)
+            released += 1
+            moment = self._inside(query, released) if len(killed) % 2 == 0 else self._after_commit(query, released)
             fallen = query.kill_one(self.random) if moment else None
             if fallen:
                 killed.append(f"{fallen}, {moment}")
+        self.prepared(f"{kind}-kills", released, FILES)
         counts = {kind: killed.count(kind) for kind in sorted(set(killed))}
         return {"killed": len(killed), "of_these": counts, "exit": query.finish(), "tasks_lost": query.tasks_lost}
 
-    def _inside(self, query: Query) -> str | None:
+    def _inside(self, query: Query, files: int) -> str | None:
         """Waits until a task has been running for a while."""
-        while query.running and not query.active_tasks:
+        while query.running and not query.active_tasks and query.commits < files:
             time.sleep(0.02)
-        time.sleep(self.random.uniform(0, 3))
+        time.sleep(self.random.uniform(0, 0.5))
         return "inside a task" if query.active_tasks else None
 
-    def _after_commit(self, query: Query) -> str | None:
-        """Waits for the next commit."""
-        before = query.commits
-        while query.running and query.commits == before:
+    def _after_commit(self, query: Query, files: int) -> str | None:
+        """Waits until so many files are committed: no task is left then."""
+        while query.running and query.commits < files:
             time.sleep(0.005)
-        return "after a commit" if query.running and not query.active_tasks else None
+        return "after a commit" if query.running else None
 
     def storm(self, kind: str, *options: str) -> dict[str, Any]:
         """Where the query fails it is started again, when the storm is over."""
         name = f"{kind}-storm{''.join(options)}"
-        query, count, begun = Query(self.prepared(name), kind, *options), 0, time.monotonic()
+        query, count, released, begun = Query(self.prepared(name, 0, 1), kind, *options), 0, 1, time.monotonic()
         while query.running and not query.active_tasks:
             time.sleep(0.1)
         began = time.monotonic()
         while query.running and time.monotonic() - began < STORM_SECONDS:
+            self.prepared(name, released, released + 1)
+            released += 1
             time.sleep(STORM_EVERY)
             count += query.kill_one(self.random) is not None
+        self.prepared(name, released, FILES)
         lasted, error, file = time.monotonic() - began, None, self.folder / name / "error"
         found: dict[str, Any] = {"kills": count, "storm_seconds": round(lasted, 1)}
         if query.finish() != 0:
@@ -213,7 +219,7 @@ class Soak:
     def partitions(self, kind: str) -> dict[str, Any]:
         """Half of the files with 2 partitions, the others with more."""
         folder, half = self.prepared(f"{kind}-partitions", 0, FILES // 2), FILES // 2
-        first = Query(folder, kind).finish()
+        first = Query(folder, kind, files=half).finish()
         self.prepared(f"{kind}-partitions", half, FILES)
         second = Query(folder, kind, "--partitions", str(PARTITIONS), "--repartition").finish()
         states = len([path for path in (folder / "checkpoint" / "state" / "0").iterdir() if path.name.isdigit()])

@@ -1,8 +1,8 @@
 """The query that is disturbed: the driver of a small cluster, in a process of its own.
 
-    python -m tests.soak.spark_query RUN own --partitions 2
+    python -m tests.soak.spark_query RUN own 30 --partitions 2
 
-It reads RUN/in, a micro-batch for each file, goes on from a checkpoint that is there, and ends when all files are read.
+It reads RUN/in, a micro-batch for each file, goes on from a checkpoint that is there, and ends after so many files.
 While it runs, RUN/active has the number of tasks that are running. Where it fails, RUN/error says how.
 """
 
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import backstream as bs
-from benchmarks.spark.cluster import session
+from benchmarks.spark.cluster import commits, session
 
 OBSERVED = ("y0", "y1")
 SCHEMA = "id string, at int, y0 double, y1 double"
@@ -47,22 +47,27 @@ def report_activity(spark: Any, path: Path) -> None:
         time.sleep(0.02)
 
 
-def run(folder: Path, kind: str, spark: Any) -> None:
+def run(folder: Path, kind: str, files: int, spark: Any) -> None:
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     options: dict[str, Any] = {"columns": bs.Columns(time="at", observed=OBSERVED), "buckets": BUCKETS}
     frame = reader.json(str(folder / "in"))
     if kind == "common":
-        query = bs.spark.learn(model(), frame, "id", out=str(folder), **options, availableNow=True)
+        query = bs.spark.learn(model(), frame, "id", out=str(folder), **options)
     else:
         results = bs.spark.stream(model(), frame, "id", **options)
-        query = bs.spark.write(results, str(folder / "results"), str(folder / "checkpoint"), availableNow=True)
-    query.awaitTermination()
+        query = bs.spark.write(results, str(folder / "results"), str(folder / "checkpoint"))
+    while query.isActive and commits(folder / "checkpoint") < files:
+        time.sleep(0.1)
+    if not query.isActive:
+        query.awaitTermination()  # raises what ended it
+    query.stop()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("kind", choices=["own", "common"])
+    parser.add_argument("files", type=int)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--repartition", action="store_true", help="change the checkpoint to so many partitions first")
     parser.add_argument("--default-limits", action="store_true", help="without the documented settings")
@@ -76,7 +81,7 @@ def main() -> None:
     try:
         if asked.repartition:
             spark._streamingCheckpointManager.repartition(str(asked.folder / "checkpoint"), asked.partitions)
-        run(asked.folder, asked.kind, spark)
+        run(asked.folder, asked.kind, asked.files, spark)
     except Exception as error:
         (asked.folder / "error").write_text(f"{type(error).__name__}: {error}")
         raise
