@@ -101,8 +101,11 @@ def test_what_is_judged_is_the_average_and_not_the_latest_iterate():
 class Counting(OnlineEstimator):
     """Counts its steps since it began, and has nothing finite to say of large values."""
 
-    def init(self, p, q, y, u=None, *, key):
-        return self._told(q, jnp.zeros(()), y)
+    def init(self, p, q, u=None):
+        return -jnp.ones(())
+
+    def restarted(self, p, q, carry, start, u=None):
+        return jnp.where(start, -1.0, carry)
 
     def step(self, p, q, carry, y, u=None, *, key):
         return self._told(q, carry + 1, y)
