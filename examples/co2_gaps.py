@@ -40,15 +40,15 @@ def fit(ys: np.ndarray, updates: int) -> tuple[jax.Array, list[float]]:
     """Maximum likelihood by gradient ascent: with the exact family the ELBO is the log-likelihood."""
     optimizer, log_scales = optax.adam(0.1), jnp.log(jnp.array([0.1, 0.01, 0.01, 0.5]))
 
-    @jax.jit
-    @jax.value_and_grad
     def loss(log_scales):
         p = model(log_scales, ys[0, 0])
         return -bs.estimators.Exact()(p, bs.families.Kalman.from_model(p), jnp.asarray(ys)).elbo / len(ys)
 
+    # One thread: with two, products of matrices inside a long loop can wait for each other for ever (XLA on CPU).
+    ascend = jax.jit(jax.value_and_grad(loss), compiler_options={"xla_cpu_multi_thread_eigen": False})
     state, values = optimizer.init(log_scales), []
     for _ in range(updates):
-        value, gradient = loss(log_scales)
+        value, gradient = ascend(log_scales)
         moves, state = optimizer.update(gradient, state)
         log_scales, values = optax.apply_updates(log_scales, moves), [*values, -float(value)]
     return log_scales, values
