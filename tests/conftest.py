@@ -37,10 +37,6 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
-# Tracing makes millions of small objects that live on: collecting garbage as often as Python does takes a twentieth of
-# the time.
-gc.set_threshold(200_000, 50, 1000)
-
 # A first call compiles, so the time of one example says nothing.
 settings.register_profile("backstream", deadline=None)
 settings.load_profile("backstream")
