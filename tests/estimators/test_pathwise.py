@@ -1,5 +1,6 @@
 """The pathwise recursion against dense Gaussian algebra: where H and G are quadratic it loses nothing."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,7 +94,7 @@ def test_the_gradient_has_what_the_marginal_reads_of_lambda_by_itself():
         return joint(mean) + 0.5 * jnp.trace(jax.hessian(joint)(mean) @ cov) + entropy
 
     estimator = RecursivePathwise(16, features=Quadratic(cross=True), ridge=1e-9)
-    _, estimate = jax.jit(estimator.step)(p, q, estimator.init(p, q), y, key=jax.random.key(6))
+    _, estimate = eqx.filter_jit(estimator.step)(p, q, estimator.init(p, q), y, key=jax.random.key(6))
     np.testing.assert_allclose(estimate.total.elbo, elbo(lam), rtol=1e-6)
     np.testing.assert_allclose(flatten(estimate.total.gradient)[0], jax.grad(elbo)(lam), rtol=1e-5, atol=1e-6)
 
