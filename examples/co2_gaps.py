@@ -19,6 +19,7 @@ import backstream as bs
 from backstream import plots
 
 jax.config.update("jax_enable_x64", True)  # the noises of level and slope differ by orders of magnitude
+jax.config.update("jax_cpu_enable_async_dispatch", False)  # with two threads, XLA may wait for itself for ever
 
 YEAR = 365.25 / 7  # in weeks
 HARMONICS = 3
@@ -44,8 +45,8 @@ def fit(ys: np.ndarray, updates: int) -> tuple[jax.Array, list[float]]:
         p = model(log_scales, ys[0, 0])
         return -bs.estimators.Exact()(p, bs.families.Kalman.from_model(p), jnp.asarray(ys)).elbo / len(ys)
 
-    # One thread: with two, products of matrices inside a long loop can wait for each other for ever (XLA on CPU).
-    ascend = jax.jit(jax.value_and_grad(loss), compiler_options={"xla_cpu_multi_thread_eigen": False})
+    one_thread = {"xla_cpu_multi_thread_eigen": False}
+    ascend = jax.jit(jax.value_and_grad(loss), compiler_options=one_thread)
     state, values = optimizer.init(log_scales), []
     for _ in range(updates):
         value, gradient = ascend(log_scales)

@@ -29,7 +29,7 @@ def chunks(descriptor: int, name: str, *, stopped: Stopped, poll: float = 0.1) -
     """
     rest, since = b"", time.monotonic()
     while not stopped():
-        if not select.select([descriptor], [], [], poll)[0]:
+        if not _readable(descriptor, poll):
             if time.monotonic() - since > BEAT:
                 since = time.monotonic()
                 yield []
@@ -47,10 +47,18 @@ def chunks(descriptor: int, name: str, *, stopped: Stopped, poll: float = 0.1) -
         yield [rest + _rest_of_line(descriptor)]
 
 
+def _readable(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end, within so many seconds. Unlike `select`, `poll` takes the
+    descriptors of processes that have thousands of files open, too."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(1000 * seconds))
+
+
 def _rest_of_line(descriptor: int) -> bytes:
     """Up to the newline, byte by byte, so that nothing of the next line is taken; what comes within a second."""
     found = b""
-    while select.select([descriptor], [], [], BEAT)[0]:
+    while _readable(descriptor, BEAT):
         byte = os.read(descriptor, 1)
         if byte in (b"", b"\n") or len(found) >= LONGEST:
             break
