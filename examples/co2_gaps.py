@@ -19,7 +19,6 @@ import backstream as bs
 from backstream import plots
 
 jax.config.update("jax_enable_x64", True)  # the noises of level and slope differ by orders of magnitude
-jax.config.update("jax_cpu_enable_async_dispatch", False)  # with two threads, XLA may wait for itself for ever
 
 YEAR = 365.25 / 7  # in weeks
 HARMONICS = 3
@@ -41,15 +40,15 @@ def fit(ys: np.ndarray, updates: int) -> tuple[jax.Array, list[float]]:
     """Maximum likelihood by gradient ascent: with the exact family the ELBO is the log-likelihood."""
     optimizer, log_scales = optax.adam(0.1), jnp.log(jnp.array([0.1, 0.01, 0.01, 0.5]))
 
+    @jax.jit
+    @jax.value_and_grad
     def loss(log_scales):
         p = model(log_scales, ys[0, 0])
         return -bs.estimators.Exact()(p, bs.families.Kalman.from_model(p), jnp.asarray(ys)).elbo / len(ys)
 
-    one_thread = {"xla_cpu_multi_thread_eigen": False}
-    ascend = jax.jit(jax.value_and_grad(loss), compiler_options=one_thread)
     state, values = optimizer.init(log_scales), []
     for _ in range(updates):
-        value, gradient = ascend(log_scales)
+        value, gradient = loss(log_scales)
         moves, state = optimizer.update(gradient, state)
         log_scales, values = optax.apply_updates(log_scales, moves), [*values, -float(value)]
     return log_scales, values

@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +17,19 @@ def run(name: str, folder: Path) -> str:
     """What the example prints; its picture must be there in the end."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--quick"]
     environment = os.environ | {"JAX_ENABLE_X64": "0"}
-    ended = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    ended = finished(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert (folder / f"{name}.png").stat().st_size > 10_000
     return ended.stdout
+
+
+def finished(command: list[str], **options: Any) -> Any:
+    """A long reverse derivative on two cores now and then never ends: all threads of XLA's pool are idle. It is not of
+    our making, and the example is tried again."""
+    for _ in range(2):
+        with suppress(subprocess.TimeoutExpired):
+            return subprocess.run(command, timeout=150, **options)
+    return subprocess.run(command, timeout=300, **options)
 
 
 def numbers(pattern: str, text: str) -> list[float]:
