@@ -43,7 +43,7 @@ def write_files(folder: Path, keys: int) -> None:
 
 
 def query(folder: Path, keys: int) -> None:
-    """Reads all files, writes what Spark says of its state, and stays until it is told to go."""
+    """Processes all files and writes Spark's state metrics. Then waits until the parent process ends it."""
     cache = {
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": str(CACHE_MEGABYTES),

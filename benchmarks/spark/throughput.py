@@ -85,7 +85,7 @@ def panel(folder: Path, name: str) -> None:
 
 
 def query(folder: Path, name: str, executors: int, run: Path) -> None:
-    """Reads all files, and stays until it is told to go: its executors are counted until then."""
+    """Processes all files. Then waits until the parent process, which measures the executors, ends it."""
     spark = session(partitions=2, executors=executors)
     reader = spark.readStream.schema("id string, at bigint, y0 double, y1 double")
     frame = reader.option("maxFilesPerTrigger", FILES).parquet(str(folder / "in"))

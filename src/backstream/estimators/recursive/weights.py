@@ -91,7 +91,7 @@ def centered_product(
 
 
 class AllPairs(AbstractPairs):
-    """Every sample for every row, self-normalized: eq. (backwardweights)."""
+    """Each row i has a weight for every sample j, and its weights sum to one: eq. (backwardweights)."""
 
     log_potential: Float[Array, "n m"]
     w: Float[Array, "n m"]
