@@ -39,7 +39,7 @@ model = bs.LinearGaussian.random(1, 1, key=jax.random.key(0))
 ys = model.simulate(50, key=jax.random.key(1))[1]
 result = bs.learn(model, ys)
 assert result.filtered.mean.shape == result.smooth(ys).mean.shape == (50, 1)
-assert result.forecast(3).states.mean().shape == (3, 1)
+assert result.forecast(3).states.mean.shape == (3, 1)
 """
 
 
