@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from backstream.families.base import BackwardFamily
-from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
+from backstream.families.linear import LinearDynamics, LinearKernel, LinearState, Prediction
 from backstream.families.networks import apart, perceptron, positive
 
 
@@ -82,7 +82,7 @@ class Conjugate(BackwardFamily):
     def kernel(self, p, state):
         return LinearKernel(self.dynamics)
 
-    def _assimilate(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
+    def _assimilate(self, prediction: Prediction, y: Float[Array, " dy"]) -> LinearState:
         missing = jnp.isnan(y)
         eta1, raw = jnp.split(apart(self.net(jnp.where(missing, 0.0, y))), 2)
         present = jnp.where(missing.all(), 0.0, 1.0).astype(raw.dtype)

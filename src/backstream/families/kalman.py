@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from backstream.families.base import BackwardFamily
 from backstream.families.covariance import PositiveDefinite
-from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
+from backstream.families.linear import LinearDynamics, LinearKernel, LinearState, Prediction
 from backstream.laws.gaussian import cholesky, inverse
 from backstream.models.linear_gaussian import LinearGaussian, Matrices
 from backstream.models.matrices import Matrix, dense, multiply
@@ -93,7 +93,7 @@ class Kalman(BackwardFamily):
     def kernel(self, p, state):
         return LinearKernel(self.dynamics)
 
-    def _condition(self, prediction: Prediction, y: Float[Array, " dy"]) -> Filtered:
+    def _condition(self, prediction: Prediction, y: Float[Array, " dy"]) -> LinearState:
         """The site of the observed coordinates: B and y − B m, whitened by R."""
         seen = ~jnp.isnan(y)
         residual = jnp.where(seen, y, 0.0) - multiply(self.B, prediction.mean)

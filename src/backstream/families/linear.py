@@ -24,7 +24,7 @@ LEAST_A, LEAST_RATE, LEAST_TIME = 1e-3, 1e-5, 1e-6
 """Where time is continuous: the least A, the least |log A| and the shortest step that differ from zero."""
 
 
-class Filtered(NamedTuple):
+class LinearState(NamedTuple):
     """q_t = N(mean, F Fᵀ), the state a_t of the families with linear dynamics.
 
     Mean and covariance are carried, not η: rounding errors of η come back multiplied by the condition number of the
@@ -64,13 +64,13 @@ class Prediction(NamedTuple):
         """The variances of X_t, or those of B X_t."""
         return ((self.factor if B is None else B @ self.factor) ** 2).sum(1)
 
-    def add_site(self, W: Float[Array, "k d"], e: Float[Array, " k"]) -> Filtered:
+    def add_site(self, W: Float[Array, "k d"], e: Float[Array, " k"]) -> LinearState:
         """Its product with exp(−½ ‖W (x − mean) − e‖²): k observations with unit noise, and their residuals.
 
         With its derivative in closed form, as everything that learns differentiates through here.
         """
         mean, F = condition(self.mean, self.factor, W, e)
-        return Filtered(mean, pack(F.T), jnp.asarray(True))
+        return LinearState(mean, pack(F.T), jnp.asarray(True))
 
 
 @jax.custom_jvp
@@ -162,17 +162,17 @@ class LinearDynamics(eqx.Module):
         drift = None if self.drift is None else self.drift * jnp.expm1(tau * rate) / jnp.expm1(rate)
         return LinearDynamics(self.mean0, self.prior, jnp.exp(tau * rate), noise, drift)
 
-    def start(self) -> Filtered:
+    def start(self) -> LinearState:
         """The law of X_0, before any row."""
         return prior_state(self.mean0, self.prior)
 
-    def predict(self, filtered: Filtered, leak: float = 0.0) -> Prediction:
+    def predict(self, filtered: LinearState, leak: float = 0.0) -> Prediction:
         """The law of X_t before y_t is read: the prior at the first row, and `move` after it. Both are always finite:
         neither spoils the derivative of the other."""
         moved = self.move(filtered, leak)
         return jax.tree.map(lambda a, b: jnp.where(filtered.moves, a, b), moved, filtered.unmoved())
 
-    def move(self, filtered: Filtered, leak: float = 0.0) -> Prediction:
+    def move(self, filtered: LinearState, leak: float = 0.0) -> Prediction:
         """N(A μ + drift, A Σ Aᵀ + Q), from the filter N(μ, Σ) at t − 1.
 
         With a `leak` it is multiplied, coordinate by coordinate, with the prior to the power `leak`, so that no
@@ -203,9 +203,9 @@ class LinearDynamics(eqx.Module):
         return Gaussian.from_precision((whitened.T @ root) @ centered, whitened.T @ whitened)
 
 
-def prior_state(mean0: Float[Array, " d"], prior: PositiveDefinite) -> Filtered:
+def prior_state(mean0: Float[Array, " d"], prior: PositiveDefinite) -> LinearState:
     """The state before the first row."""
-    return Filtered(mean0, pack(prior.factor().T), jnp.asarray(False))
+    return LinearState(mean0, pack(prior.factor().T), jnp.asarray(False))
 
 
 class LinearKernel(AffinePotential):

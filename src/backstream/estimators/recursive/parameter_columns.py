@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from backstream.families.base import BackwardFamily
 
 
-class Columns(NamedTuple):
+class ParameterColumns(NamedTuple):
     """Adjacent columns of a matrix with a row for each sample and a column for each number in λ."""
 
     start: int
@@ -62,19 +62,19 @@ def read_arrays(
     return [leaves[k] for k in chosen], [int(starts[k]) for k in chosen], rebuild, others
 
 
-def columns(starts: list[int], rows: list[Float[Array, "n ..."]]) -> list[Columns]:
+def columns(starts: list[int], rows: list[Float[Array, "n ..."]]) -> list[ParameterColumns]:
     """Rows of cotangents of such arrays, those of adjacent ones joined: to be added in one pass."""
-    joined: list[Columns] = []
+    joined: list[ParameterColumns] = []
     for start, values in zip(starts, (leaf.reshape(len(leaf), -1) for leaf in rows), strict=True):
         last = joined[-1] if joined else None
         if last and last.start + last.values.shape[-1] == start:
-            joined[-1] = Columns(last.start, jnp.concatenate([last.values, values], axis=-1))
+            joined[-1] = ParameterColumns(last.start, jnp.concatenate([last.values, values], axis=-1))
         else:
-            joined.append(Columns(start, values))
+            joined.append(ParameterColumns(start, values))
     return joined
 
 
-def add_columns(total: Float[Array, "*n p"], parts: list[Columns]) -> Float[Array, "*n p"]:
+def add_columns(total: Float[Array, "*n p"], parts: list[ParameterColumns]) -> Float[Array, "*n p"]:
     """A vector or a matrix with the parts added in their columns."""
     for start, values in parts:
         corner = (0, start) if total.ndim == 2 else (start,)

@@ -37,7 +37,7 @@ from backstream.models.density import log_emission, log_prior, log_transition
 
 from .moment_corrected import Quadratic
 from .objectives import AbstractObjective, Increment
-from .parameter_columns import Columns, columns, read_arrays
+from .parameter_columns import ParameterColumns, columns, read_arrays
 from .sensitivity import AbstractPull, AbstractSensitivity, Cotangents, Forward
 
 
@@ -243,7 +243,9 @@ class RecursivePathwise(FirstRowApart, OnlineEstimator):
         # q_t depends on λ through a_t, and directly where its parameters are a function of a_t with a λ of its own.
         some, starts, rebuild, _ = read_arrays(lambda q, a: outer(q, a)[0], q, a)
         (to_some, to_a), rest = jax.grad(lambda some, a: outer(rebuild(some), a), (0, 1), has_aux=True)(some, a)
-        direct = [Columns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
+        direct = [
+            ParameterColumns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])
+        ]
         (pulled, pulled_outer), sensitivity = pull(scores, Cotangents(direct, None, to_a))
         G = pulled.add_to(past[:, : lam.size])
         G = jnp.concatenate([G, past[:, lam.size :]], axis=1) if self.learn_model else G

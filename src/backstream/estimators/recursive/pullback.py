@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from backstream.estimators.base import flatten
 from backstream.families.base import BackwardFamily
 
-from .parameter_columns import Columns, columns, read_arrays
+from .parameter_columns import ParameterColumns, columns, read_arrays
 from .sensitivity import Cotangents
 
 
@@ -50,7 +50,7 @@ def pull_back_mean(
         return (row[:, None] * cotangents * jax.vmap(lambda x: read(some, a, x))(points)).sum()
 
     to_some, to_state = jax.grad(mean, argnums=(0, 1))(some, a)
-    direct = [Columns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
+    direct = [ParameterColumns(start, values[0]) for start, values in columns(starts, [leaf[None] for leaf in to_some])]
     return Cotangents(direct, None, to_state if reads_state else None)
 
 

@@ -22,13 +22,13 @@ from backstream.families.backward import first_state
 from backstream.families.base import BackwardFamily
 from backstream.models.base import StateSpaceModel
 
-from .parameter_columns import Columns, add_columns, columns, read_arrays
+from .parameter_columns import ParameterColumns, add_columns, columns, read_arrays
 
 
 class Cotangents(NamedTuple):
     """Rows of cotangents: of λ directly, and of the states, flat a_{t-1} and a_t (None where nothing reads them)."""
 
-    direct: list[Columns]
+    direct: list[ParameterColumns]
     to_previous: Float[Array, "*n a"] | None = None
     to_now: Float[Array, "*n a"] | None = None
 
@@ -45,14 +45,14 @@ class Cotangents(NamedTuple):
 
     def _map(self, function: Callable[[Array], Array]) -> "Cotangents":
         states = (None if rows is None else function(rows) for rows in (self.to_previous, self.to_now))
-        return Cotangents([Columns(start, function(values)) for start, values in self.direct], *states)
+        return Cotangents([ParameterColumns(start, function(values)) for start, values in self.direct], *states)
 
 
 class Pulled(NamedTuple):
     """Rows of cotangents of λ: some of them everywhere, some in the columns of single arrays. Both are to be added."""
 
     everywhere: Float[Array, "*n p"] | None
-    parts: list[Columns]
+    parts: list[ParameterColumns]
 
     def add_to(self, total: Float[Array, "*n p"]) -> Float[Array, "*n p"]:
         total = add_columns(total, self.parts)
@@ -77,12 +77,12 @@ class VjpPull(AbstractPull):
     def __call__(self, *cotangents):
         return [Pulled(None, [*self._through_states(given), *given.direct]) for given in cotangents], self.carry
 
-    def _through_states(self, given: Cotangents) -> list[Columns]:
+    def _through_states(self, given: Cotangents) -> list[ParameterColumns]:
         parts = []
         for vjp, rows in ((self.previous, given.to_previous), (self.now, given.to_now)):
             if vjp is not None and rows is not None:
                 found = columns(self.starts, jax.vmap(vjp)(jnp.atleast_2d(rows)))
-                parts += [Columns(start, values.reshape(*rows.shape[:-1], -1)) for start, values in found]
+                parts += [ParameterColumns(start, values.reshape(*rows.shape[:-1], -1)) for start, values in found]
         return parts
 
 

@@ -48,7 +48,7 @@ class Parts(NamedTuple):
         return StateMoments(self.mean[i], self.cov[i])
 
 
-class Columns(NamedTuple):
+class CoordinateParts(NamedTuple):
     """The parts of each coordinate on its own."""
 
     log_weight: Float[Array, "m d"]
@@ -68,7 +68,7 @@ class Columns(NamedTuple):
         log_weight, mean, variance = (leaf[which, np.arange(which.shape[1])] for leaf in self)
         return Parts(log_weight.sum(1), mean, variance)
 
-    def _in_two(self) -> "Columns":
+    def _in_two(self) -> "CoordinateParts":
         """Of each coordinate the heaviest part, and one with the moments of all others."""
         main = jnp.arange(len(self.log_weight))[:, None] == self.log_weight.argmax(0)
         shares = [jax.nn.softmax(jnp.where(own, self.log_weight, -jnp.inf), 0) for own in (main, ~main)]
@@ -77,7 +77,7 @@ class Columns(NamedTuple):
         spread = [
             (share * (self.variance + (self.mean - m) ** 2)).sum(0) for share, m in zip(shares, mean, strict=True)
         ]
-        return Columns(jnp.stack(log_weight), jnp.stack(mean), jnp.stack(spread))
+        return CoordinateParts(jnp.stack(log_weight), jnp.stack(mean), jnp.stack(spread))
 
     def _one_at_a_time(self) -> Parts:
         d = self.log_weight.shape[1]
@@ -122,7 +122,9 @@ class Noise(NamedTuple):
         own = state_moments(law, self.known, dtype)
         own_variance = own.cov if own.cov.ndim == 1 else jnp.diagonal(own.cov)
         one = jnp.ones_like(own.mean)
-        columns = Columns(jnp.log(weight) * one, own.mean + mean * jnp.sqrt(own_variance), variance * own_variance)
+        columns = CoordinateParts(
+            jnp.log(weight) * one, own.mean + mean * jnp.sqrt(own_variance), variance * own_variance
+        )
         parts = columns.combined(self.most)
         assert parts is not None
         return parts
@@ -146,20 +148,20 @@ def known_parts(law: Law, most: int = MOST_PARTS) -> Parts | None:
     return None
 
 
-def _columns(base: Law, d: int, most: int) -> Columns | None:
+def _columns(base: Law, d: int, most: int) -> CoordinateParts | None:
     """Of d coordinates whose laws are of one kind."""
     if isinstance(base, dist.StudentT | dist.Cauchy):
         count = next((count for count in SCALES if count**d <= most), 2)
         df = jnp.asarray(base.df if isinstance(base, dist.StudentT) else 1.0)
         loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
         log_weight, scales = _student_scales(jnp.broadcast_to(df, (d,)), count)
-        return Columns(log_weight, jnp.broadcast_to(loc, (count, d)), scales * scale**2)
+        return CoordinateParts(log_weight, jnp.broadcast_to(loc, (count, d)), scales * scale**2)
     if isinstance(base, MIXTURES):
         moments = _moments_of_components(base)
         if moments is None:
             return None
         parts = (_log_probs(base), *moments)
-        return Columns(*(jnp.broadcast_to(leaf, (d, base.mixture_size)).T for leaf in parts))
+        return CoordinateParts(*(jnp.broadcast_to(leaf, (d, base.mixture_size)).T for leaf in parts))
     return None
 
 
