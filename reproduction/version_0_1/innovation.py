@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from backstream._jax.choosing import choose
 from backstream.families.base import BackwardFamily
-from backstream.families.linear import Filtered, LinearDynamics, LinearKernel, Prediction
+from backstream.families.linear import LinearDynamics, LinearKernel, LinearState, Prediction
 from backstream.families.networks import apart, perceptron, positive
 from backstream.models.base import Inputs, StateSpaceModel
 from backstream.models.matrices import floating, require_positive
@@ -226,7 +226,7 @@ class Innovation(BackwardFamily):
     def kernel(self, p, state):
         return LinearKernel(self._dynamics(p, state.link))
 
-    def _link(self, state: Filtered, u: Inputs) -> Any:
+    def _link(self, state: LinearState, u: Inputs) -> Any:
         """What the dynamics from t − 1 to t depend on: mean of q_{t-1} and inputs, or the time between, or nothing."""
         dtype = state.mean.dtype
         if isinstance(self.dynamics, Tangent):
@@ -242,7 +242,7 @@ class Innovation(BackwardFamily):
         own = _unmoved(self.dynamics)
         return own if link is None else own.over(link)
 
-    def _condition(self, prediction: Prediction, y: Float[Array, " dy"], link: Any) -> Filtered:
+    def _condition(self, prediction: Prediction, y: Float[Array, " dy"], link: Any) -> LinearState:
         return prediction.add_site(*self._site(prediction, y))._replace(link=link)
 
     def _site(self, prediction: Prediction, y: Float[Array, " dy"]) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from backstream.families.covariance import PositiveDefinite
-from backstream.families.linear import Filtered, LinearDynamics, prior_state
+from backstream.families.linear import LinearDynamics, LinearState, prior_state
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 from backstream.models.density import check_model
 from backstream.models.laws import mean_of, variance_of
@@ -109,7 +109,7 @@ class Tangent(eqx.Module):
     def prior(self) -> PositiveDefinite:
         return PositiveDefinite.from_scale(self.held.value[1])
 
-    def start(self) -> Filtered:
+    def start(self) -> LinearState:
         """The law of X_0, before any row."""
         return prior_state(self.mean0, self.prior)
 
