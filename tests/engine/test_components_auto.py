@@ -76,12 +76,14 @@ def test_a_run_that_is_resumed_decides_alike(run, ys, cut, tmp_path):
     assert same(resumed, run)
 
 
+@pytest.mark.slow
 def test_one_mode_needs_no_more():
     p = Folded(sign=True)
     ys = np.asarray(p.simulate(NUM_ROWS, key=jax.random.key(3))[1])
     assert isinstance(bs.learn(p, ys, settings=SETTINGS, progress=False).family, Guided)
 
 
+@pytest.mark.slow
 def test_the_gap_is_that_of_the_two_filters(ys):
     """Against the two filters, each by itself, on rows of which some are missing: these do not count."""
     p, rows = Folded(), ys[:40].copy()
@@ -134,6 +136,7 @@ class Jumping(Folded):
         return dist.MixtureSameFamily(dist.CategoricalProbs(jnp.array([0.95, 0.05])), steps).to_event(1)
 
 
+@pytest.mark.slow
 def test_a_state_that_jumps_has_several_from_the_first_row_on(ys):
     assert bs.learn(Jumping(), ys[:3], settings=SETTINGS, progress=False).family.components == SEVERAL
     one = replace(SETTINGS, components=1)

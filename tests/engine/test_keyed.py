@@ -190,6 +190,7 @@ def test_one_bad_stream_does_not_stop_the_others(whole, tmp_path):
     assert int(opened.stream("c").t) == keys.count("c") - 1
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_used_stream_by_stream(whole):
     """Filtering and smoothing a source of many streams is doing so for each of its streams."""
     opened = Run(whole / "run", model())

@@ -24,6 +24,7 @@ def result(tmp_path_factory):
     return bs.load(out, bs.Growth())
 
 
+@pytest.mark.slow
 def test_what_was_streamed_is_what_the_filter_says(result):
     """The run was opened from its files: settings and state have gone through them."""
     assert result.config.learning.components == 3
@@ -33,12 +34,14 @@ def test_what_was_streamed_is_what_the_filter_says(result):
     np.testing.assert_allclose(law.weight.sum(1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_monitor_draws_trajectories_through_the_components(result):
     """Its ELBO is below the log score, and near it: with one component it is some 20 nats below."""
     for report in result.reports:
         assert report.elbo - 1.5 < report.unbiased_elbo < report.elbo + 3 * report.unbiased_error
 
 
+@pytest.mark.slow
 def test_smoothing_keeps_the_modes(result):
     law = result.smooth(YS, inputs=US)
     assert isinstance(law, bs.laws.MixtureMarginals)

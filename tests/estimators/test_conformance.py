@@ -98,14 +98,15 @@ def label(case):
 
 
 def is_slow(case):
-    """Whether a case is left to `make test-all`: where more than one part differs from the default, and where compiling
-    takes longest."""
-    _, family, e = case
+    """Whether a case is left to `make test-slow`: where more than one part differs from the default, where a family has
+    been met with another model, and where compiling takes longest."""
+    model, family, e = case
     if not isinstance(e, RecursiveScore):
         return family == "guided" or isinstance(e, FixedLag)
     parts, usual = (e.weights, e.sensitivity, e.baseline), (SelfNormalized, Forward, LeaveOneOut)
     differ = sum(not isinstance(part, kind) for part, kind in zip(parts, usual, strict=True))
-    return differ > 1 or family == "guided"
+    met = family in ("conjugate", "recurrent") and (model != "chaotic" or (family == "recurrent" and differ > 0))
+    return differ > 1 or met or family == "guided"
 
 
 TIERED = [pytest.param(case, marks=pytest.mark.slow if is_slow(case) else ()) for case in CASES]
