@@ -3,7 +3,7 @@
     python -m benchmarks.spark_cost
 
 Processor seconds of one process, without Spark's own. Rows come as Arrow tables, as Spark delivers them, and the
-state of every bucket goes through bytes in each micro-batch.
+state of every bucket goes through bytes in each micro-batch. The models are those of benchmarks/spark/throughput.py.
 """
 
 import json
@@ -20,6 +20,7 @@ from backstream.engine.spark.recipe import Recipe, learned_alone
 from backstream.engine.spark.tables import KEY, PROBLEM, TIME, in_order, kept_column, results_of, rows_of
 from backstream.learning import Panel
 from backstream.learning.multistream.fleet import words
+from benchmarks.spark.throughput import MODELS
 
 RESULTS = Path(__file__).parent / "results" / "spark_cost.json"
 KEYS, BUCKETS, ROWS, BATCHES = 2000, 4, 10, 2
@@ -65,28 +66,29 @@ def bucket_seconds(recipe: Recipe, data: np.ndarray) -> tuple[float, float]:
     return sum(spent[1:]), sum(len(content or b"") for content in contents) / KEYS
 
 
+def simulated(model: bs.StateSpaceModel) -> np.ndarray:
+    """[batch, stream, row, column]"""
+    simulate = jax.jit(jax.vmap(lambda key: model.simulate((1 + BATCHES) * ROWS, key=key)[1]))
+    ys = np.asarray(simulate(jax.random.split(jax.random.key(1), KEYS)))
+    return ys.reshape(KEYS, 1 + BATCHES, ROWS, -1).swapaxes(0, 1)
+
+
 def main() -> None:
-    model = bs.LinearGaussian.random(2, 2, key=jax.random.key(0))
-    data = np.array([np.asarray(model.simulate(KEYS, key=jax.random.key(i))[1]) for i in range((1 + BATCHES) * ROWS)])
-    data = data.reshape(1 + BATCHES, ROWS, KEYS, 2).swapaxes(1, 2)
-    found: dict = {
-        "keys": KEYS,
-        "buckets": BUCKETS,
-        "rows_of_a_key": ROWS,
-        "micro_batches": BATCHES,
-        "jax": jax.__version__,
-    }
+    settings = {"keys": KEYS, "buckets": BUCKETS, "rows_of_a_key": ROWS, "micro_batches": BATCHES}
+    found: dict = {"settings": settings | {"jax": jax.__version__}}
     count = KEYS * ROWS * BATCHES
-    for name, settings in (("own", bs.Settings()), ("held", bs.Settings(learn=False))):
-        recipe = learned_alone(model, settings, None, "float32")
+    asked = [("exact", "own"), ("exact", "held"), ("learned", "own"), ("learned", "held")]
+    for name, sharing in asked:
+        model = MODELS[name]()
+        recipe, data = learned_alone(model, bs.Settings(learn=sharing == "own"), None, "float32"), simulated(model)
         panel, (bucket, size) = panel_seconds(recipe, data), bucket_seconds(recipe, data)
-        found[name] = {
+        found[f"{name}, {sharing}"] = {
             "panel_microseconds_per_row": round(1e6 * panel / count, 2),
             "worker_microseconds_per_row": round(1e6 * bucket / count, 2),
             "ratio": round(panel / bucket, 3),
             "bytes_per_key": round(size, 1),
         }
-        print(name, json.dumps(found[name]), flush=True)
+        print(name, sharing, json.dumps(found[f"{name}, {sharing}"]), flush=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

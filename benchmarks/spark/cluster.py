@@ -32,10 +32,14 @@ def session(partitions: int, executors: int = 2, **more: str) -> Any:
 
 
 def clean_up() -> None:
-    """`local-cluster` leaves its logs in the installed package."""
+    """`local-cluster` leaves its logs in the installed package. Folders in which processes of another cluster still run
+    stay."""
     import pyspark  # pyright: ignore[reportMissingImports]
 
-    shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
+    used = [os.path.realpath(link) for link in Path("/proc").glob("[0-9]*/cwd")]
+    for folder in (Path(pyspark.__file__).resolve().parent / "work").glob("*"):
+        if not any(Path(place).is_relative_to(folder) for place in used):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def commits(checkpoint: Path) -> int:

@@ -10,11 +10,13 @@ from typing import Any
 from benchmarks.harness import table
 
 RESULTS = Path(__file__).parents[1] / "results"
-MODELS = {"exact": "linear and Gaussian", "learned": "stochastic volatility, λ learned"}
+MODELS = {"exact": "linear and Gaussian", "learned": "stochastic volatility"}
 FAULTS = {
     "kills": "{killed} executors and Python workers killed, {inside} inside a task and {after} after a commit",
     "storm": "a kill every 6 s for two minutes ({kills} kills), documented settings",
     "storm-default": "the same storm with Spark's default limits ({kills} kills)",
+    "fast-storm": "a kill every 2 s for two minutes ({kills} kills), documented settings",
+    "fast-storm-default": "the same fast storm with Spark's default limits ({kills} kills until it ended)",
     "drivers": "driver killed {drivers} times and started again",
     "partitions": "shuffle partitions changed from {from} to {to}",
 }
@@ -46,6 +48,66 @@ def throughput() -> str:
                 ]
             )
     return table(["", "rows per processor second", "of `Panel`", "µs per row in Java", "µs per row in Python"], rows)
+
+
+def cost() -> str:
+    """Of a row in a worker, without Spark's own work."""
+    found, rows = results("cost"), []
+    for name, part in found.items():
+        if name == "settings":
+            continue
+        model, _, sharing = name.partition(", ")
+        rows.append(
+            [
+                f"{MODELS[model]}, {sharing} λ",
+                f"{part['panel_microseconds_per_row']:.1f}",
+                f"{part['worker_microseconds_per_row']:.1f}",
+                f"{part['bytes_per_key']:,.0f}",
+            ]
+        )
+    return table(["", "`Panel`, µs per row", "worker, µs per row", "bytes of state per key"], rows)
+
+
+def profile() -> str:
+    """Microseconds for a row, by part."""
+    found = results("profile")
+    names = [name for name in MODELS if name in found]
+    parts = list(found[names[0]]) if names else []
+    rows = [[part, *(f"{found[name][part]:.1f}" for name in names)] for part in parts]
+    rows.append(["together", *(f"{sum(found[name].values()):.1f}" for name in names)])
+    return table(["µs per row, one executor", *(MODELS[name] for name in names)], rows)
+
+
+ROW_RATE, KEYS, BUCKETS, ROWS_OF_A_KEY = 10**9 / 86_400, 10**7, 2**14, 10
+"""Of the example: rows a second, keys and buckets. And how many rows a key has in a micro-batch that was measured."""
+
+
+def example() -> str:
+    """The cost model with what was measured of the models."""
+    speed, parts, sizes, rows = results("throughput"), results("profile"), results("cost"), []
+    for name in MODELS:
+        if name not in speed or name not in parts or f"{name}, own" not in sizes:
+            continue
+        state = 1e-6 * parts[name]["Python: state from and to bytes"]
+        s, c = 1 / speed[name]["one executor"]["rows_per_processor_second"] - state, ROWS_OF_A_KEY * state
+        b = sizes[f"{name}, own"]["bytes_per_key"]
+        minute, ten_minutes = (
+            f"{ROW_RATE * s + KEYS * c / every:.1f}, {KEYS * b / every / 1e6:.0f} MB/s" for every in (60, 600)
+        )
+        state_size = f"{KEYS * b / 1e9:.1f} GB, {KEYS * b / BUCKETS / 1e6:.2f} MB"
+        rows.append(
+            [MODELS[name], f"{1e6 * s:.0f} µs", f"{1e6 * c:.0f} µs", f"{b:,.0f}", state_size, minute, ten_minutes]
+        )
+    header = [
+        "own λ",
+        "s",
+        "c",
+        "b",
+        "state, of it in a bucket",
+        "busy cores, state written: every minute",
+        "every ten minutes",
+    ]
+    return table(header, rows)
 
 
 def faults() -> str:
@@ -125,7 +187,10 @@ def common_lambda() -> str:
 
 
 SECTIONS = {
+    "spark example": example,
+    "spark cost": cost,
     "spark throughput": throughput,
+    "spark profile": profile,
     "spark faults": faults,
     "spark keys": many_keys,
     "spark common": common_lambda,

@@ -5,7 +5,7 @@
 10 000 keys, each with an own λ; micro-batches of 100 000 rows in Parquet files; float32; processor time, so that other
 work on the machine counts little. `learned` is stochastic volatility with two states, whose λ moves; `exact` is linear
 and Gaussian with two states, where a row costs least and Spark's share is largest. The time of executors is that of
-their Java part and of their Python processes; benchmarks/spark_cost.py says what the worker does in the latter.
+their Java part and of their Python processes; `profile` divides it further.
 """
 
 import json
@@ -84,9 +84,9 @@ def panel(folder: Path, name: str) -> None:
     print(json.dumps({"seconds": time.process_time() - begun}))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
-def query(folder: Path, name: str, executors: int, run: Path) -> None:
+def query(folder: Path, name: str, executors: int, run: Path, **more: str) -> None:
     """Processes all files. Then waits until the parent process, which measures the executors, ends it."""
-    spark = session(partitions=2, executors=executors)
+    spark = session(partitions=2, executors=executors, **more)
     reader = spark.readStream.schema("id string, at bigint, y0 double, y1 double")
     frame = reader.option("maxFilesPerTrigger", FILES).parquet(str(folder / "in"))
     results = bs.spark.stream(MODELS[name](), frame, "id", columns=bs.Columns(time="at"), buckets=BUCKETS)

@@ -156,3 +156,10 @@ def test_tables_of_several_modes(tmp_path):
     says("docs/posterior.md", f"the filter's error over that with one is at most {worst:.4f}")
     stuck = results("benchmarks/results/growth_theta.json")["settling"]["0"]["off_by"]
     assert min(stuck["slope"], stuck["square"], stuck["sigma"]) > 0.5, "the default steps do not find the growth model"
+
+
+def test_fleets_on_spark():
+    seconds = results("benchmarks/results/spark_common_lambda.json")["spark"]["seconds_of_a_micro_batch"]
+    says("docs/scale.md", f"Micro-batches of 1 000 rows took {seconds} s each")
+    first, *_, last = results("benchmarks/results/spark_many_keys.json")["100000"]["seconds_of_each_micro_batch"]
+    says("docs/scale.md", f"compiles, which took {first - last:.0f} s")

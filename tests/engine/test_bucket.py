@@ -1,10 +1,13 @@
 """Buckets of streams, as a worker on Spark advances them. Neither Spark nor Java is needed here."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import optax
 import pytest
 
+import backstream as bs
 from backstream.engine.spark import common
 from backstream.engine.spark.bucket import BEGINS_ANEW, Bucket, padded
 from backstream.engine.spark.recipe import Recipe, held
@@ -88,6 +91,24 @@ def test_what_cannot_be_used_is_set_aside_and_the_rest_goes_on(filtering):
     expected = alone(recipe, "c", DATA["c"][1:3])
     np.testing.assert_allclose(np.stack([means["c", 1], means["c", 2]]), expected, rtol=1e-9, atol=1e-9)
     assert content is not None
+
+
+def test_values_that_the_model_cannot_give_and_infinite_inputs_have_a_reason():
+    class Counts(bs.StateSpaceModel):
+        def prior(self, u=None):
+            return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+        def transition(self, x, u=None):
+            return dist.Normal(0.9 * x, 0.3).to_event(1)
+
+        def emission(self, x, u=None):
+            return dist.Poisson(jnp.exp(x)).to_event(1)
+
+    bucket = Bucket(held(Counts(), Guided.from_model(Counts()), None, "float64"))
+    ys, inputs = np.array([[2.0], [-1.0], [0.5], [3.0], [np.nan]]), np.array([[0.0], [0.0], [0.0], [np.inf], [0.0]])
+    reasons = bucket._reasons(Rows(list("abcde"), ys, inputs, [None] * 5), ys, inputs, {})
+    assert [reason is None for reason in reasons] == [True, False, False, False, True]
+    assert "-1" in reasons[1] and "0.5" in reasons[2] and "input" in reasons[3]
 
 
 def test_damage_is_confined_to_the_stream_it_hit(filtering):

@@ -4,7 +4,27 @@ import numpy as np
 import pyarrow as pa
 
 from backstream.engine.spark import tables
-from backstream.engine.spark.tables import BUCKET, KEY, PACKED, PROBLEM, TIME, as_pandas, in_order, packed, unpacked
+from backstream.engine.spark.tables import (
+    BUCKET,
+    KEY,
+    MISSING,
+    OK,
+    PACKED,
+    PROBLEM,
+    REFUSED,
+    REJECTED,
+    TIME,
+    Rows,
+    Told,
+    as_pandas,
+    in_order,
+    packed,
+    results_of,
+    unpacked,
+)
+from backstream.families import Guided
+from backstream.learning.records import blank_infos
+from linear_gaussian import model
 
 
 def given(order):
@@ -30,6 +50,16 @@ def test_blocks_hold_the_rows_of_their_bucket_whatever_the_order_in_which_they_c
         for bucket, names in ((0, ["e", "f", "c", "a", None]), (1, ["g", "b", "d"])):
             found = in_order(unpacked(block[PACKED] for block in blocks if block[BUCKET] == bucket))
             assert found[KEY].to_pylist() == names
+
+
+def test_each_row_has_a_verdict_and_a_row_that_was_set_aside_has_a_reason_and_no_count():
+    rows = Rows(["a", "b", "c", "d"], np.array([[1.0, 2.0], [np.nan, 2.0], [np.nan, np.nan], [1.0, 2.0]]), None, [])
+    infos = blank_infos(4, Guided.from_model(model()), np.float64)
+    infos = infos._replace(t=np.array([4, 4, 4, 0]), refused=np.array([False, True, False, False]))
+    table = results_of(pa.table({"kept0": ["a", "b", "c", "d"]}), ["id"], rows, Told(infos, [None, None, None, "bad"]))
+    assert table["verdict"].to_pylist() == [OK, REFUSED, MISSING, REJECTED]
+    assert table["reason"].to_pylist() == [None, None, None, "bad"]
+    assert table["t"].to_pylist() == [5, 5, 5, 0] and table["id"].to_pylist() == ["a", "b", "c", "d"]
 
 
 def test_texts_are_objects_and_whole_numbers_stay_exact_beside_missing_ones():

@@ -4,8 +4,9 @@
     python -m tests.soak.spark_kills --only own-kills common-kills
 
 Two executors in processes of their own (`local-cluster`), see `spark_query`. Half of the kills fall while tasks are
-running, the other half as soon as a micro-batch is committed. A storm is a kill every 6 s. Every row must be there
-exactly once, with the bits of the undisturbed run. Only processes that descend from a driver of this script are killed.
+running, the other half as soon as a micro-batch is committed. A storm is a kill every 6 s; a fast one, a kill every
+2 s, leaves no task the time to end, and exceeds Spark's default limits. Every row must be there exactly once, with the
+bits of the undisturbed run. Only processes that descend from a driver of this script are killed.
 Each part is written to benchmarks/results/spark_kills.json when it is done; --only runs some again.
 """
 
@@ -32,7 +33,9 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "spark_kills.js
 STREAMS, FILES, ROWS = 60, 30, 3
 """Streams, micro-batches, and rows of each stream in one of them."""
 KILLS, DRIVERS = 20, 5
-STORM_SECONDS, STORM_EVERY = 120.0, 6.0
+STORM_SECONDS, STORM_EVERY, FAST_STORM_EVERY = 120.0, 6.0, 2.0
+BEFORE_STORM = 5
+"""Micro-batches that are committed before a storm."""
 PARTITIONS = 6
 """Those after a change from 2."""
 SECONDS = 1800
@@ -178,23 +181,21 @@ class Soak:
             time.sleep(0.005)
         return "after a commit" if query.running else None
 
-    def storm(self, kind: str, *options: str) -> dict[str, Any]:
-        """Where the query fails it is started again, when the storm is over."""
-        name = f"{kind}-storm{''.join(options)}"
-        query, count, released, begun = Query(self.prepared(name, 0, 1), kind, *options), 0, 1, time.monotonic()
-        while query.running and not query.active_tasks:
+    def storm(self, kind: str, every: float, *options: str) -> dict[str, Any]:
+        """Where the query fails the storm is over, and it is started again."""
+        name = f"{kind}-storm-{every:g}{''.join(options)}"
+        query, count, begun = Query(self.prepared(name, 0, BEFORE_STORM), kind, *options), 0, time.monotonic()
+        while query.running and query.commits < BEFORE_STORM:
             time.sleep(0.1)
-        began = time.monotonic()
+        began, released = time.monotonic(), BEFORE_STORM
         while query.running and time.monotonic() - began < STORM_SECONDS:
-            self.prepared(name, released, released + 1)
+            self.prepared(name, released, min(released + 1, FILES))
             released += 1
-            time.sleep(STORM_EVERY)
+            time.sleep(every)
             count += query.kill_one(self.random) is not None
         self.prepared(name, released, FILES)
-        lasted, error, file = time.monotonic() - began, None, self.folder / name / "error"
-        found: dict[str, Any] = {"kills": count, "storm_seconds": round(lasted, 1)}
-        if query.finish() != 0:
-            error = file.read_text().partition("\n")[0][:300] if file.exists() else "none written"
+        found: dict[str, Any] = {"kills": count, "storm_seconds": round(time.monotonic() - began, 1)}
+        error = None if query.finish() == 0 else cause(self.folder / name / "error")
         found |= {"tasks_lost": query.tasks_lost, "failed_with": error, "micro_batches_before_restart": query.commits}
         if error is not None:
             query = Query(self.folder / name, kind, *options)
@@ -229,12 +230,20 @@ class Soak:
         return self.compared(name, f"{kind}-alone")
 
 
+def cause(file: Path) -> str:
+    """What Spark says of why a query failed, without the stack of calls around it."""
+    text = file.read_text() if file.exists() else "none written"
+    said = re.search(r"Job aborted due to stage failure: .{0,160}", text)
+    return said.group() if said else text.partition("\n")[0][:300]
+
+
 def parts(soak: Soak) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in ("own", "common"):
         found[f"{kind}-kills"] = lambda kind=kind: soak.kills(kind) | soak.against(f"{kind}-kills", kind)
-        found[f"{kind}-storm"] = lambda kind=kind: soak.storm(kind)
-        found[f"{kind}-storm-default"] = lambda kind=kind: soak.storm(kind, "--default-limits")
+        for name, every in (("storm", STORM_EVERY), ("fast-storm", FAST_STORM_EVERY)):
+            found[f"{kind}-{name}"] = lambda kind=kind, every=every: soak.storm(kind, every)
+            found[f"{kind}-{name}-default"] = lambda kind=kind, every=every: soak.storm(kind, every, "--default-limits")
         found[f"{kind}-drivers"] = lambda kind=kind: soak.drivers(kind) | soak.against(f"{kind}-drivers", kind)
         found[f"{kind}-partitions"] = lambda kind=kind: soak.partitions(kind) | soak.against(f"{kind}-partitions", kind)
     return found
@@ -249,7 +258,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(every), default=list(every))
     asked = parser.parse_args()
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    found["settings"] = {"streams": STREAMS, "micro_batches": FILES, "rows": ROWS, "executors": 2}
+    found["settings"] = {"streams": STREAMS, "rows": ROWS, "executors": 2}
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
     os.environ["SPARK_LOCAL_DIRS"] = str(folder / "local")
     try:
@@ -257,7 +266,7 @@ def main() -> int:
             found[f"{kind}-alone"] = soak.undisturbed(kind)
             print(f"{kind}-alone", json.dumps(found[f"{kind}-alone"]), flush=True)
             for name in [name for name in asked.only if name.startswith(kind)]:
-                found[name] = every[name]()
+                found[name] = {"micro_batches": FILES} | every[name]()
                 print(name, json.dumps(found[name]), flush=True)
                 RESULTS.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
     finally:

@@ -8,7 +8,7 @@ from pyspark import TaskContext  # pyright: ignore[reportMissingImports]
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle  # pyright: ignore[reportMissingImports]
 
 from .tables import BUCKET, PACKED, SUMS, as_pandas, in_order, results_of, rows_of, unpacked
-from .worker import Job
+from .worker import Job, spare_the_collector
 
 if TYPE_CHECKING:
     from .bucket import Advanced, Bucket
@@ -34,6 +34,7 @@ class BucketProcessor(StatefulProcessor):
         given = rows_of(table, self.job.observed, self.job.inputs)
         bucket = self.job.bucket()
         advanced = bucket.advance(self._content(), given, now, self.job.forget_after, self._common(bucket))
+        spare_the_collector()
         self._keep(advanced.content)
         if self.job.forget_after:
             self._wake(now + self.job.forget_after + 1)

@@ -1,10 +1,11 @@
 """A job as it reaches a worker. This module is imported there before JAX is, and sets what JAX reads at its start."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,14 @@ def prepare_jax(precision: str) -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("BACKSTREAM_CACHE") or str(caches / "backstream")
+
+
+@cache
+def spare_the_collector() -> None:
+    """Once in a process, when it has read rows. Spark collects garbage after every task, and each time that would go
+    through all objects of JAX and of the compiled programs, which stay. A task then takes 0.14 s less."""
+    gc.collect()
+    gc.freeze()
 
 
 @lru_cache(maxsize=4)
