@@ -11,8 +11,9 @@ from backstream.data.sources import listed
 from backstream.errors import InputError
 from backstream.estimators import LogScore
 from backstream.families import BackwardFamily, Guided
+from backstream.families.guided import Place
 from backstream.learning import WatchedLearner, WatchedState, build
-from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, can_be_checked
+from backstream.learning.component_check import CHECKED_ROWS, MOST_STATES, SEVERAL
 from backstream.learning.parameters import free_parameters
 from backstream.models import StateSpaceModel, check_model
 from backstream.runs.config import Config
@@ -30,6 +31,8 @@ class Prepared(NamedTuple):
 
     components: int | None = 1
     """Of the posterior; None as long as a run with one has not read the rows that decide whether it takes several."""
+    places: tuple[Place, ...] = ()
+    """Where the posterior has read the model, beside the surroundings of its prior."""
 
     def first_inputs(self) -> list[float] | None:
         """As a checkpoint records them."""
@@ -37,7 +40,8 @@ class Prepared(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """What a checkpoint has to say, so that `prepare` makes the same learner again."""
-        return {"inputs": self.first_inputs(), "components": self.components}
+        places = [place.record() for place in self.places]
+        return {"inputs": self.first_inputs(), "components": self.components, "places": places}
 
     def blank(self) -> WatchedState:
         """The shapes of its state, into which a checkpoint is read."""
@@ -84,7 +88,8 @@ def require_writable(config: Config) -> None:
 
 def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> Prepared:
     """The learner of a run. The record has the inputs of its first row, None where the model has none: the posterior
-    reads the model with them before it reads any row. It also has the number of components, where that was decided."""
+    reads the model with them before it reads any row. It also has the number of components, where that was decided, and
+    the places where the model was read later."""
     check_fit(model, config)
     columns, inputs, decided = config.columns, record.get("inputs"), record.get("components")
     expected = (len(columns.inputs) + columns.elapsed,) if columns.has_inputs() else None
@@ -95,8 +100,9 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
         if decided not in (None, 1, SEVERAL, config.learning.components):
             raise ValueError(f"A run cannot have decided on {decided!r} components.")
         decided = None if decided is None else int(decided)
+        places = tuple(Place.restored(place, config.precision) for place in record.get("places", ()))
         learning = config.learning if decided is None else replace(config.learning, components=decided)
-        watched, q, key = build(model, learning, u, config.model_optimizer)
+        watched, q, key = build(model, learning, u, config.model_optimizer, places)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
     row = np.full((1, len(columns.observed)), np.nan, config.precision)
@@ -104,12 +110,13 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
     components = _components(config, watched, q) if decided is None else decided
     if components is None and isinstance(q, Guided) and q.plan.has_jumps:
         return prepare(model, config, {**record, "components": SEVERAL})
-    return Prepared(watched, q, key, example, components)
+    return Prepared(watched, q, key, example, components, places)
 
 
 def _components(config: Config, watched: WatchedLearner, q: BackwardFamily) -> int | None:
-    """How many there are, before any row; None where the first rows will decide."""
+    """How many there are, before any row; None where the first rows will decide: they also show whether a model that is
+    linear and Gaussian near its prior is so where they are."""
     if config.learning.components != "auto":
         return config.learning.components
     one_stream, scored = config.columns.key is None, isinstance(watched.learner.estimator, LogScore)
-    return None if one_stream and scored and can_be_checked(q) else 1
+    return None if one_stream and scored and isinstance(q, Guided) and q.state_dim <= MOST_STATES else 1

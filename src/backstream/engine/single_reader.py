@@ -6,9 +6,11 @@ import jax
 import numpy as np
 
 from backstream.data.rows import Batch
-from backstream.families import Guided
+from backstream.estimators import LogScore
+from backstream.families.guided.family import PlannedFamily
 from backstream.learning import Info, Report, Verdict, WatchedState
-from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, log_score_gap
+from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, can_be_checked, log_score_gap
+from backstream.learning.plan_check import PlanNews
 from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
@@ -17,6 +19,12 @@ from backstream.runs.logs import Rejected, decode_report, report_record
 from .preparation import Prepared, prepare
 from .reader import Reader
 from .results import OF_ROWS, Filtered, Progress
+
+CHECKED_AFTER = 64, 256
+"""Rows after which the posterior's plan is compared with the model for the first times. Later that is done after each
+multiple of the monitor's window."""
+MOST_PLACES = 8
+"""Where a model is read beside the surroundings of its prior: beyond it a plan that does not hold is only doubted."""
 
 
 class SingleReader(Reader):
@@ -29,6 +37,7 @@ class SingleReader(Reader):
         self._prepared: Prepared | None = None
         self._state: WatchedState | None = None
         self._latest: Report | None = None
+        self._plan = PlanNews()
 
     def blank(self, record: dict[str, Any]) -> Any:
         self._prepared = prepare(self._model, self._config, record)
@@ -37,6 +46,7 @@ class SingleReader(Reader):
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
         self._state, latest = tree, record.get("latest")
         self._latest = None if latest is None else decode_report(latest)
+        self._plan = PlanNews(*record.get("plan", ()))
 
     def arrive(self, batch: Batch) -> None:
         pass
@@ -51,8 +61,8 @@ class SingleReader(Reader):
             self._prepared = prepare(self._model, self._config, {"inputs": None if inputs is None else inputs[0]})
         collected, reports = [], []
         while len(ys):
-            # What decides about the components is decided after a certain row, however the rows come.
-            count = min(len(ys), self._undecided() or len(ys))
+            # What is decided about the posterior is decided after a certain row, however the rows come.
+            count = min(len(ys), self._undecided() or len(ys), self._until_checked())
             now, (ys, inputs) = (
                 jax.tree.map(lambda leaf, part=part: leaf[part], (ys, inputs))
                 for part in (slice(count), slice(count, None))
@@ -73,7 +83,10 @@ class SingleReader(Reader):
     def _learn(self, ys: np.ndarray, inputs: np.ndarray | None) -> tuple[list[Info], list[Report]]:
         assert self._prepared is not None
         undecided, already = self._undecided(), self._rows_read()
+        until_checked = self._until_checked()
         self._state, infos, reports = _advance(self._prepared, self._state, ys, inputs)
+        if until_checked == len(ys):
+            self._check_plan(self._prepared, self._state)
         if undecided:
             first = jax.tree.map(np.array, self._state.first)
             for room, rows in zip(jax.tree.leaves(first), jax.tree.leaves((ys, inputs)), strict=True):
@@ -91,14 +104,36 @@ class SingleReader(Reader):
         assert self._prepared is not None
         return 0 if self._prepared.components is not None else CHECKED_ROWS - self._rows_read()
 
+    def _until_checked(self) -> int:
+        """How many rows are still to come before the plan is next compared with the model."""
+        assert self._prepared is not None
+        read, window = self._rows_read(), self._prepared.watched.monitor.window
+        return min(row for row in (*CHECKED_AFTER, (read // window + 1) * window) if row > read) - read
+
+    def _check_plan(self, prepared: Prepared, state: WatchedState) -> None:
+        """Whether the model is what the posterior takes it to be. If not, it is read again where the states are, and
+        the run goes on with what was found."""
+        found, watched = prepared.watched.contradiction(state), prepared.watched
+        self._plan = self._plan._replace(contradicted="" if found is None else found.sentence())
+        scored = isinstance(watched.learner.estimator, LogScore)
+        if found is None or not scored or len(prepared.places) >= MOST_PLACES:
+            return
+        places = [place.record() for place in (*prepared.places, *found.places)]
+        again = prepare(self._model, self._config, {**prepared.record(), "places": places})
+        assert isinstance(again.q, PlannedFamily) and isinstance(prepared.q, PlannedFamily)
+        if again.q.plan == prepared.q.plan:
+            return
+        inputs = jax.tree.map(lambda leaf: leaf[0], again.example[1])
+        self._prepared, self._state = again, again.watched.taken_over(again.q, state, inputs)
+        self._plan = PlanNews(self._rows_read())
+
     def _decide(self, state: WatchedState) -> None:
         """Whether several components are needed, by the rows so far. If so, a run with several reads them again: from
         here on it is what it would have been with several from the first row on. Their results stay as they are."""
         assert self._prepared is not None
         q, watched, (ys, inputs) = self._prepared.q, self._prepared.watched, state.first
-        assert isinstance(q, Guided)
         p = watched.learner.current_model(state.learner)
-        if not log_score_gap(p, q, None, ys, inputs).is_clear():
+        if not (can_be_checked(q) and log_score_gap(p, q, None, ys, inputs).is_clear()):
             self._prepared, self._state = self._prepared._replace(components=1), state._replace(first=None)
             return
         self._prepared = prepare(self._model, self._config, {**self._prepared.record(), "components": SEVERAL})
@@ -108,7 +143,7 @@ class SingleReader(Reader):
         if self._prepared is None or self._state is None:
             return None
         names = self._config.columns.observed
-        return self._prepared.watched.verdict(self._state, self._latest, names, ended=ended)
+        return self._prepared.watched.verdict(self._state, self._latest, names, ended=ended, plan=self._plan)
 
     def tree(self) -> Any:
         return self._state
@@ -116,7 +151,7 @@ class SingleReader(Reader):
     def record(self) -> dict[str, Any]:
         assert self._prepared is not None
         latest = None if self._latest is None else report_record(self._latest)
-        return {**self._prepared.record(), "latest": latest}
+        return {**self._prepared.record(), "latest": latest, "plan": list(self._plan)}
 
 
 def _advance(

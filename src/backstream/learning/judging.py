@@ -9,6 +9,7 @@ import numpy as np
 
 from .calibration import LEAST_ROWS, LEAST_VALUES, MATERIAL, calibration
 from .particle_reference import Reference
+from .plan_check import UNCHANGED, PlanNews
 from .remedies import Circumstances, follow, learn_it, named
 from .starting_theta import ThetaGain
 from .tally import LEVEL, Figures, Tally
@@ -36,6 +37,8 @@ class Checks(NamedTuple):
     """Pairs of columns that have the same values in the latest rows."""
     warnings: tuple[str, ...] = ()
     """What the monitor said at its latest look."""
+    plan: PlanNews = UNCHANGED
+    """What has become of the posterior's plan."""
 
 
 NOTHING = Checks()
@@ -58,6 +61,7 @@ def judge(tally: Tally, about: Circumstances, checks: Checks = NOTHING) -> Verdi
     doubts = [
         *calibration(recent, long, about, bool(lost)),
         *lost,
+        *_elsewhere(checks.plan),
         *_unseen(recent, about),
         *_repeated(checks.same, about),
     ]
@@ -143,6 +147,17 @@ def _gap(reference: Reference | None, about: Circumstances, worse: bool) -> list
 def _least(reference: Reference) -> float:
     """Nats in all that matter, and that chance does not explain."""
     return max(LEAST_GAP * reference.rows, LEAST_NATS, 3 * reference.error * reference.rows)
+
+
+def _elsewhere(plan: PlanNews) -> list[Reason]:
+    """A model that is another one than the posterior takes it to be."""
+    if not plan.contradicted:
+        return []
+    cause = (
+        "a switch or a bend that the model does not have near its prior, and with inputs like those of the first row"
+    )
+    remedy = "more rows, by which the model is read again where the states are, or a prior that reaches these states"
+    return [Reason(plan.contradicted, cause, remedy)]
 
 
 def _misfit(reference: Reference | None, about: Circumstances) -> list[Reason]:
@@ -232,6 +247,11 @@ def _notes(long: Figures, about: Circumstances, checks: Checks) -> tuple[str, ..
         notes.append(
             f"Learning did not help ({gain:.3f} ± {error:.3f} nats per row), so the posterior from before learning is "
             "reported."
+        )
+    if checks.plan.row:
+        notes.append(
+            f"After row {checks.plan.row:,} the model was read again, where the states were: it is another one there "
+            "than near its prior. The filtered states of the rows before it are better in result.filter()."
         )
     if reference is not None and not reference.is_trusted:
         notes.append(

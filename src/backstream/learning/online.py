@@ -14,6 +14,7 @@ from backstream._jax.batched_cond import branch
 from backstream._jax.compiling import compiled
 from backstream.estimators.base import Estimate, OnlineEstimate, OnlineEstimator
 from backstream.families.base import BackwardFamily, ScoringFamily
+from backstream.families.guided.family import PlannedFamily
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_inputs, check_model, check_observations
 
@@ -90,6 +91,26 @@ class OnlineLearner(eqx.Module):
     def scan(self, state: LearnerState, ys: Array | np.ndarray, inputs: Any = None) -> tuple[LearnerState, Info]:
         """Reads many, in blocks. The state given is used up. However the stream is cut, the bits are the same."""
         return _scan(self, state, ys, inputs)
+
+    def taken_over(self, q: PlannedFamily, state: LearnerState, u: Any = None) -> LearnerState:
+        """The state from which this learner goes on with `q`, where `state` is that of a learner whose posterior reads
+        the same model by another plan. λ is learned anew from where it was."""
+
+        def at(family: Any) -> PlannedFamily:
+            return eqx.tree_at(lambda q: q.log_inflation, q, family.log_inflation)
+
+        blank, filtered = self.init(q, u, key=state.key), q.taken_over(state.filtered)
+        unlearned = None if blank.unlearned is None else blank.unlearned._replace(state=filtered)
+        state = state._replace(
+            q=at(state.q),
+            average=at(state.average),
+            optimizer=blank.optimizer,
+            carry=blank.carry._replace(state=filtered),
+            filtered=filtered,
+            unlearned=unlearned,
+        )
+        # Each block uses up the buffers of the state: no two leaves may share one.
+        return jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
 
     def current_model(self, state: LearnerState) -> StateSpaceModel:
         """p with the averaged θ, or as it was given where it is not learned."""

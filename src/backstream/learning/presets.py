@@ -1,5 +1,6 @@
 """The learner that the evidence recommends, see docs/decisions.md, and how to build it from a few settings."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from backstream.estimators import FixedLag, Forward, LogScore, MomentCorrected, OnlineEstimator, RecursiveScore, Renewal
 from backstream.families import BackwardFamily, Conjugate, Guided, GuidedMixture, Recurrent, ScoringFamily
+from backstream.families.guided import Place
 from backstream.models.base import StateSpaceModel
 from backstream.models.density import check_model
 from backstream.settings import Method, Settings
@@ -113,25 +115,27 @@ def build(
     settings: Settings,
     u: Any = None,
     model_optimizer: optax.GradientTransformation | None = None,
+    places: Sequence[Place] = (),
 ) -> tuple[WatchedLearner, BackwardFamily, Array]:
     """The default learner with its monitor, the family it starts from, and the key of its draws.
 
     `u` holds the inputs of the first row, if the model has any; `model_optimizer` steps for θ other than those of the
-    settings. The same model and settings give the same bits.
+    settings; `places` where a guided family reads the model beside the surroundings of its prior. The same model and
+    settings give the same bits.
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
-    q = _family(p, settings, u, key_family)
+    q = _family(p, settings, u, key_family, places)
     exact = isinstance(q, ScoringFamily) and q.exact
     learner = default_learner(p, settings, exact=exact, model_optimizer=model_optimizer)
     monitor = Monitor(window=settings.monitor_every, check_components=settings.components == "auto")
     return WatchedLearner(learner, monitor), q, key_learner
 
 
-def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array) -> BackwardFamily:
+def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array, places: Sequence[Place]) -> BackwardFamily:
     if settings.family == "guided" and settings.several:
-        return GuidedMixture.from_model(p, u, components=int(settings.components))
+        return GuidedMixture.from_model(p, u, places=places, components=int(settings.components))
     if settings.family == "guided":
-        return Guided.from_model(p, u)
+        return Guided.from_model(p, u, places=places)
     shape = check_model(p, u)
     if settings.family == "conjugate":
         return Conjugate.create(shape.state_dim, shape.obs_dim, settings.width, key=key)

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from backstream.families.base import BackwardFamily, ScoringFamily
 from backstream.families.guided import GuidedMixture
+from backstream.families.guided.family import PlannedFamily
 
 from .column_check import same_columns
 from .component_check import CHECKED_ROWS
@@ -16,6 +17,7 @@ from .judging import Checks, judge
 from .monitor import Monitor, Report, Watch
 from .online import OnlineLearner, blank_state
 from .particle_reference import ROWS
+from .plan_check import UNCHANGED, Contradiction, PlanNews, find_contradiction
 from .records import Info, LearnerState, blank_infos, dtype_of
 from .remedies import Circumstances
 from .starting_theta import theta_gains
@@ -118,8 +120,32 @@ class WatchedLearner(eqx.Module):
             state, (ys, inputs) = WatchedState(learner, watch, window, state.first, before), later
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *collected), reports
 
+    def contradiction(self, state: WatchedState) -> Contradiction | None:
+        """Where the model is not what the posterior takes it to be, at the rows since the monitor last looked."""
+        p, (ys, inputs, infos) = self.learner.current_model(state.learner), self._rows_since_look(state)
+        return find_contradiction(p, state.learner.result(), infos, ys, inputs)
+
+    def taken_over(self, q: PlannedFamily, state: WatchedState, u: Any = None) -> WatchedState:
+        """The state from which this goes on with `q`, which reads the same model by another plan."""
+        anchor, *rows = state.before
+        return state._replace(
+            learner=self.learner.taken_over(q, state.learner, u),
+            watch=state.watch._replace(anchor=q.taken_over(state.watch.anchor)),
+            before=(q.taken_over(anchor), *rows),
+        )
+
+    def _rows_since_look(self, state: WatchedState) -> Any:
+        filled = max(int(state.learner.t) - 1, 0) % self.monitor.window
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], state.window)
+
     def verdict(
-        self, state: WatchedState, latest: Report | None, names: tuple[str, ...] = (), *, ended: bool = False
+        self,
+        state: WatchedState,
+        latest: Report | None,
+        names: tuple[str, ...] = (),
+        *,
+        ended: bool = False,
+        plan: PlanNews = UNCHANGED,
     ) -> Verdict:
         """Whether the result can be used.
 
@@ -128,20 +154,23 @@ class WatchedLearner(eqx.Module):
             latest: The monitor's latest report. Where there is none yet, particle filters are shown the rows so far.
             names: Of the columns.
             ended: Whether no more rows are to come for now: particle filters are then shown the latest rows.
+            plan: What has become of the posterior's plan.
         """
         learner, about = state.learner, circumstances(self.learner, state.learner, names)
-        filled = max(int(learner.t) - 1, 0) % self.monitor.window
-        ys, inputs, infos = jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], state.window)
+        ys, inputs, infos = self._rows_since_look(state)
         anchor, shown, gained = state.watch.anchor, (ys, inputs), state.watch.gained
-        if latest is not None and filled < ROWS:
+        if latest is not None and len(ys) < ROWS:
             anchor, *shown = state.before
         same = tuple(same_columns(np.asarray(shown[0])))
         if latest is not None and not ended:
-            return judge(learner.tally, about, Checks(latest.reference, latest.theta_gain, same, latest.warnings))
+            return judge(learner.tally, about, Checks(latest.reference, latest.theta_gain, same, latest.warnings, plan))
         reference = self.monitor.compare(self.learner, anchor, learner, *shown)
         gained = gained.next(theta_gains(self.learner, state.watch.anchor, learner, infos, ys, inputs))
         warnings = () if latest is None else latest.warnings
-        return judge(learner.tally, about, Checks(reference, gained.gain(), same, warnings))
+        contradiction = self.contradiction(state)
+        if contradiction is not None:
+            plan = plan._replace(contradicted=contradiction.sentence())
+        return judge(learner.tally, about, Checks(reference, gained.gain(), same, warnings, plan))
 
 
 def _first_rows(anchor: Any, window: Any) -> Any:

@@ -2,5 +2,6 @@
 
 from .family import Guided, GuidedState
 from .mixture import GuidedMixture, MixtureState
+from .places import Place
 
-__all__ = ["Guided", "GuidedMixture", "GuidedState", "MixtureState"]
+__all__ = ["Guided", "GuidedMixture", "GuidedState", "MixtureState", "Place"]

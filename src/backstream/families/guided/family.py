@@ -1,5 +1,7 @@
 """The default family: a Gaussian that is computed from the model at every row."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -8,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from backstream.families.base import ScoringFamily
+from backstream.families.base import ScoringFamily, State
 from backstream.families.kernels import AffineKernel, Kernel
 from backstream.laws.gaussian import Gaussian, invert, scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
 from .components import LEAST_BEND, NUM_PIECES, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
+from .places import Place
 from .plan import Plan, make_plan
 from .prediction import AffineLaw, backward_kernel, predict
 from .updates import Predicted
@@ -74,6 +77,10 @@ class PlannedFamily(ScoringFamily):
         """Whether the model is linear and Gaussian: q is then its smoothing law, and there is nothing to learn in λ."""
         return self.plan.exact
 
+    @abstractmethod
+    def taken_over(self, state: State) -> State:
+        """A state of a family that reads the same model by another plan, as one of this."""
+
     def log_score(self, state):
         return jnp.where(state.failed, -jnp.inf, state.log_score)
 
@@ -100,16 +107,20 @@ class Guided(PlannedFamily):
     amortized: ClassVar[bool] = True
 
     @classmethod
-    def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None) -> "Guided":
+    def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None, places: Sequence[Place] = ()) -> "Guided":
         """Builds the posterior of a model.
 
         Args:
             p: The model.
             u: The inputs of the first row, if the model has inputs.
             dtype: The precision. Default: that of JAX.
+            places: Where else to read the model, beside the surroundings of its prior.
         """
         dtype = jnp.result_type(float) if dtype is None else dtype
-        return cls(make_plan(p, u, dtype), jnp.zeros((), dtype))
+        return cls(make_plan(p, u, dtype, places), jnp.zeros((), dtype))
+
+    def taken_over(self, state):
+        return state
 
     def init(self, p, u=None):
         dtype, d = self.log_inflation.dtype, self.plan.state_dim

@@ -1,6 +1,7 @@
 """The default family with several components: for posteriors with several modes."""
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_
 from .components import NUM_PIECES, Pieces, cut
 from .family import Guided, GuidedState, PlannedFamily
 from .laws import Row
+from .places import Place
 from .plan import make_plan
 from .prediction import AffineLaw, backward_kernel, predict
 from .reduction import reduce
@@ -90,15 +92,23 @@ class GuidedMixture(PlannedFamily):
             raise ValueError(f"components must be at least 1, not {self.components}.")
 
     @classmethod
-    def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None, *, components: int = 4) -> "GuidedMixture":
+    def from_model(
+        cls, p: StateSpaceModel, u: Inputs = None, dtype=None, places: Sequence[Place] = (), *, components: int = 4
+    ) -> "GuidedMixture":
         """Args:
         p: The model.
         u: The inputs of the first row, where it has any.
         dtype: The precision; JAX's default unless given.
+        places: Where else to read the model, beside the surroundings of its prior.
         components: How many normal laws q_t is made of.
         """
         dtype = jnp.result_type(float) if dtype is None else dtype
-        return cls(make_plan(p, u, dtype), jnp.zeros((), dtype), components)
+        return cls(make_plan(p, u, dtype, places), jnp.zeros((), dtype), components)
+
+    def taken_over(self, state):
+        law = state.law
+        start = self._start(Pieces(jnp.log(law.weight), law.mean, law.factor))
+        return start._replace(t=state.t, log_score=state.log_score, failed=state.failed)
 
     @classmethod
     def beside(

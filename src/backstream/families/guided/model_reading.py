@@ -1,10 +1,11 @@
 """A model's laws at several states, with several inputs: what a plan is made from, and what is wrong with them.
 
 The states are spread far around the prior. The inputs are those of the first row and others. Where two functions agree
-at such points they agree everywhere, but for what is written on purpose to change somewhere else.
+at such points they agree everywhere, but for what is written on purpose to change somewhere else: for such models
+there are places, states and inputs that rows have reached.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +31,7 @@ from backstream.models.unconstrained import bounds_of
 from .laws import Row, StateMoments, column_log_probs, knows_moments, state_moments
 from .noise import MOST_PARTS, Noise
 from .noise_fit import find_noise
+from .places import Place
 from .sampled import Sampled
 
 NUM_STATES = 24
@@ -76,12 +78,13 @@ class Reading(NamedTuple):
     """Whether the emission changes in steps, where derivatives say nothing. `slopes` has the axes that matter, too."""
 
 
-def read_model(p: StateSpaceModel, u: Inputs, dtype, tolerance: float) -> Reading:
+def read_model(p: StateSpaceModel, u: Inputs, dtype, tolerance: float, places: Sequence[Place] = ()) -> Reading:
     """Raises ValueError, naming the method, where the model gives no numbers around the prior, or has no derivative."""
     check_model(p, u)
-    nearby = _inputs_nearby(u)
+    nearby = _inputs_nearby(u, places)
     start = _start(p, u, nearby, dtype)
-    states = jnp.asarray(_states(start.mean, start.scale), dtype)
+    around = [_states(start.mean, start.scale), *(place.states() for place in places)]
+    states = jnp.asarray(np.concatenate(around), dtype)
     emission = _Emission(p, start.law, start.readable, start.fill, jnp.asarray(start.scale, dtype))
     found = _looked(p, emission, nearby, states, start.noise, dtype)
     _require_numbers("transition", start.mean, "mean or covariance", *found.moved)
@@ -102,19 +105,19 @@ def _states(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return mean + spread * scale * np.random.default_rng(1).standard_normal((NUM_STATES, len(mean)))
 
 
-def _inputs_nearby(u: Inputs) -> Inputs:
-    """The inputs of the first row, and others: an input of zero hides what it drives."""
+def _inputs_nearby(u: Inputs, places: Sequence[Place]) -> Inputs:
+    """The inputs of the first row, and others: an input of zero hides what it drives. Last those of the places."""
     rng = np.random.default_rng(2)
 
-    def vary(leaf):
+    def vary(leaf, *reached):
         leaf = np.asarray(leaf)
         moved = np.repeat(leaf[None], NUM_NEARBY, 0)
         if np.issubdtype(leaf.dtype, np.floating):
             moved = moved * (1 + 0.3 * rng.random(moved.shape)) + 0.3 * rng.random(moved.shape)
             moved[0] = leaf
-        return np.concatenate([moved, [np.zeros_like(leaf)], [np.ones_like(leaf)]]).astype(leaf.dtype)
+        return np.stack([*moved, np.zeros_like(leaf), np.ones_like(leaf), *reached]).astype(leaf.dtype)
 
-    return jax.tree.map(vary, u)
+    return jax.tree.map(vary, u, *(place.inputs for place in places))
 
 
 def _over_inputs(function: Callable[[Inputs], Any], nearby: Inputs) -> Any:
@@ -330,7 +333,7 @@ def _require_no_bounds(law: Law) -> None:
 
 def _require_numbers(name: str, mean: np.ndarray, what: str, *parts: np.ndarray) -> None:
     """`parts` are [inputs, states, ...]. Far states may be ones at which the model is not meant to be called."""
-    near = [part[:, :: len(SPREADS)] for part in parts]
+    near = [part[:, : NUM_STATES : len(SPREADS)] for part in parts]
     wrong = [np.isnan(part).reshape(*part.shape[:2], -1).any(-1) for part in near]
     if np.any(wrong, 0).all():
         raise ValueError(f"{name} returns a law whose {what} is NaN at the states around the prior mean {mean}.")

@@ -1,5 +1,6 @@
 """How a model is to be read: found once, from its laws and their derivatives at a few states."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from .constants import Constant
 from .groups import find_groups
 from .model_reading import Reading, read_model, read_noise
 from .noise import Noise
+from .places import Place
 from .prediction import Transition
 from .predictors import Predictors, find_predictors
 from .sampled import Sampled
@@ -50,15 +52,15 @@ class Plan(NamedTuple):
         return self.normal and self.transition.affine and isinstance(self.update, Closed)
 
 
-def make_plan(p: StateSpaceModel, u: Inputs, dtype) -> Plan:
-    """Reads the model at several states, with the inputs `u` of the first row and with others.
+def make_plan(p: StateSpaceModel, u: Inputs, dtype, places: Sequence[Place] = ()) -> Plan:
+    """Reads the model at several states, with the inputs `u` of the first row and with others, and at these places.
 
     Raises ValueError, naming the method, where the model cannot be read.
     """
     # A scale of zero is no mistake: there are states without noise of their own.
     with numpyro.validation_enabled(False):
         tolerance = 1e-4 if dtype == jnp.float32 else 1e-8
-        reading = read_model(p, u, dtype, tolerance)
+        reading = read_model(p, u, dtype, tolerance, places)
         start = reading.start
         transition = Transition(_is_affine(reading, tolerance), start.noise)
         if not transition.affine and start.noise.count > FEW_PARTS:  # each of many pieces is moved by all parts

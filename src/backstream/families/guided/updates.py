@@ -48,6 +48,10 @@ class Update(eqx.Module):
     def __call__(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Predicted) -> Tilted:
         """The moments of N(0, I) × emission in the coordinates of the prediction."""
 
+    def assumed(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Predicted, z: Float[Array, " d"]) -> Array:
+        """The log density of the row at z, as this update takes it to be: that of the model, if the plan is right."""
+        return column_log_probs(emission_law(p, predicted.at(z), u), row).sum()
+
     def pieces(self, p: StateSpaceModel, row: Row, u: Inputs, predicted: Predicted) -> Tilted:
         """The same for j predictions, each product in m pieces that add up to it: with axes [j, m]."""
 
@@ -84,6 +88,12 @@ class NormalColumns(eqx.Module):
 
         return divide, jnp.log(scale).sum() - missing
 
+    def log_density(self, law: Law, row: Row, location: Float[Array, " c"]) -> Array:
+        """Of the row around another location, with the noise of `law`."""
+        whiten, log_scale = self.whitener(law, row)
+        residual = whiten(row.y - location)
+        return -0.5 * (residual**2).sum() - 0.5 * len(residual) * LOG_2PI - log_scale
+
 
 class Closed(Update):
     """Normal columns whose mean is affine in the state: the Kalman update."""
@@ -95,6 +105,10 @@ class Closed(Update):
         whiten, log_scale = self.columns.whitener(emission_law(p, predicted.mean, u), row)
         tilted = condition(whiten(slope), whiten(row.y - location))
         return tilted._replace(log_mass=tilted.log_mass - log_scale)
+
+    def assumed(self, p, row, u, predicted, z):
+        location, slope = predicted.along(lambda x: self.columns.location(emission_law(p, x, u)).astype(x.dtype))
+        return self.columns.log_density(emission_law(p, predicted.mean, u), row, location + slope @ z)
 
 
 class Groups(eqx.Module):
@@ -207,6 +221,12 @@ class Propagated(Update):
 
         found = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), found)
         return jax.vmap(one)(predicted.mean, predicted.factor, found)
+
+    def assumed(self, p, row, u, predicted, z):
+        directions, density = self._density(p, row, u, predicted)
+        along = jnp.swapaxes(directions, 1, 2)
+        lift = Lift(jnp.zeros_like(z), along, jnp.zeros(directions.shape[:2], z.dtype))
+        return density((directions @ z)[:, None], lift).sum()
 
     def log_product(self, p, row, u, predicted, w: Float[Array, "n r"]) -> Float[Array, " n"]:
         """log of prediction × emission at points along the directions of the one group."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
@@ -125,6 +126,10 @@ class RegressedNormal(Update):
 
         return relinearize(linearize, log_likelihood, predicted)
 
+    def assumed(self, p, row, u, predicted, z):
+        location = self.columns.location(emission_law(p, predicted.at(z), u)).astype(z.dtype)
+        return self.columns.log_density(emission_law(p, predicted.mean, u), row, location)
+
 
 class Regressed(Update):
     """Columns with predictors that read many states: the predictors regressed, their rests as further coordinates that
@@ -148,6 +153,10 @@ class Regressed(Update):
         return relinearize(
             linearize, lambda z: column_log_probs(emission_law(p, predicted.at(z), u), row).sum(), predicted
         )
+
+    def assumed(self, p, row, u, predicted, z):
+        at = self.predictors.of(emission_law(p, predicted.at(z), u)).astype(z.dtype)
+        return self.predictors.log_prob(emission_law(p, predicted.mean, u), at, row).sum()
 
 
 def _along_predictors(predictors: Predictors, emission: ByName, row, center, size, s, lift):
@@ -186,6 +195,11 @@ class RegressedStudent(Update):
             return constant - power * jnp.log1p(((residual - moved(z)) ** 2).sum() / df) - log_scale
 
         return relinearize(linearize, log_likelihood, predicted)
+
+    def assumed(self, p, row, u, predicted, z):
+        law, loc = emission_law(p, predicted.mean, u), emission_law(p, predicted.at(z), u).loc
+        moved = dist.MultivariateStudentT(law.df, jnp.broadcast_to(loc, row.y.shape), law.scale_tril)
+        return moved.log_prob(row.y)
 
 
 def _mixed_precision(df: Array, slope: Float[Array, "c d2"], residual: Float[Array, " c"], d: int) -> Tilted:
