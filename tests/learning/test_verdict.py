@@ -16,6 +16,7 @@ from backstream.learning import Reference, ThetaGain, Verdict
 from backstream.learning.calibration import FALSE_ALARMS
 from backstream.learning.judging import Checks, judge, pooled
 from backstream.learning.particle_reference import particle_reference
+from backstream.learning.plan_check import PlanNews
 from backstream.learning.predictive import Predictive, predictive_scores
 from backstream.learning.remedies import Circumstances
 from backstream.learning.tally import LONG, RECENT, Evidence, Figures, Tally, poor_coverage
@@ -247,6 +248,17 @@ def test_what_particle_filters_cannot_check_is_not_plainly_good():
     modes = judge(tally, ABOUT, Checks(starved._replace(several=0.3, several_error=0.2)))
     assert modes.kind == "doubtful" and "--components 4" in str(modes) and "by 0.30 nats" in str(modes)
     assert judge(tally, ABOUT, Checks(starved._replace(several=0.01, several_error=0.001))).kind == "good"
+
+
+def test_a_model_that_is_another_one_than_the_plan_says_is_doubted():
+    tally = tally_of(*streams(1, 200), np.zeros((1, 200), bool))
+    found = judge(tally, ABOUT, Checks(plan=PlanNews(256, "The model differs.")))
+    assert found.kind == "doubtful" and "The model differs. Likely cause: a switch" in str(found)
+    assert "a factor of zero" not in str(found), "no parameter is learned"
+    learned = judge(tally, ABOUT._replace(learns_model=True), Checks(plan=PlanNews(0, "The model differs.")))
+    assert "a factor of zero" in str(learned)
+    again = judge(tally, ABOUT, Checks(plan=PlanNews(256)))
+    assert again.kind == "good" and "After row 256 the model was read again" in str(again)
 
 
 def test_a_posterior_that_predicts_better_than_the_model_shows_a_wrong_model():

@@ -61,7 +61,7 @@ def judge(tally: Tally, about: Circumstances, checks: Checks = NOTHING) -> Verdi
     doubts = [
         *calibration(recent, long, about, bool(lost)),
         *lost,
-        *_elsewhere(checks.plan),
+        *_elsewhere(checks.plan, about),
         *_unseen(recent, about),
         *_repeated(checks.same, about),
     ]
@@ -149,14 +149,15 @@ def _least(reference: Reference) -> float:
     return max(LEAST_GAP * reference.rows, LEAST_NATS, 3 * reference.error * reference.rows)
 
 
-def _elsewhere(plan: PlanNews) -> list[Reason]:
+def _elsewhere(plan: PlanNews, about: Circumstances) -> list[Reason]:
     """A model that is another one than the posterior takes it to be."""
     if not plan.contradicted:
         return []
-    cause = (
-        "a switch or a bend that the model does not have near its prior, and with inputs like those of the first row"
-    )
+    cause = "a switch or a bend that the model does not have near its prior, or not with the inputs of the first row"
     remedy = "more rows, by which the model is read again where the states are, or a prior that reaches these states"
+    if about.learns_model:
+        cause += ", or parameters that began where the model is simpler, such as a factor of zero"
+        remedy += "; begin parameters away from such values"
     return [Reason(plan.contradicted, cause, remedy)]
 
 
