@@ -46,6 +46,17 @@ class ModelParameters(eqx.Module):
         whole = eqx.combine(raw, frozen)
         return self._map(whole, lambda transform, value: transform(value))
 
+    def elsewhere(self) -> StateSpaceModel:
+        """The model with other parameters, some tenths away from the template's: a factor of zero hides what it
+        multiplies."""
+        rng = np.random.default_rng(4)
+
+        def move(leaf):
+            step = rng.uniform(0.05, 0.15, leaf.shape) * rng.choice([-1.0, 1.0], leaf.shape)
+            return leaf + jnp.asarray(step, leaf.dtype) * jnp.where(leaf == 0, 1.0, abs(leaf))
+
+        return self.model(jax.tree.map(move, self.unconstrained()))
+
     def pull(self, raw: PyTree, gradient: PyTree) -> PyTree:
         """The gradient in θ turned into that of the unconstrained parameters."""
         _, vjp = jax.vjp(lambda r: eqx.filter(self.model(r), eqx.is_inexact_array), raw)

@@ -20,7 +20,7 @@ from backstream.settings import Method, Settings
 from .averaging import Averaging
 from .monitor import Monitor
 from .online import OnlineLearner
-from .parameters import free_parameters
+from .parameters import ModelParameters, free_parameters
 from .steps import Settling
 from .watched_learner import WatchedLearner
 
@@ -124,18 +124,20 @@ def build(
     settings give the same bits.
     """
     key_family, key_learner = jax.random.split(jax.random.key(settings.seed))
-    q = _family(p, settings, u, key_family, places)
+    free = free_parameters(p, settings.learn_parameters) if settings.learn_parameters else None
+    other = ModelParameters(p, free).elsewhere() if settings.learns_model else None
+    q = _family(p, settings, u, key_family, {"places": places, "other": other})
     exact = isinstance(q, ScoringFamily) and q.exact
     learner = default_learner(p, settings, exact=exact, model_optimizer=model_optimizer)
     monitor = Monitor(window=settings.monitor_every, check_components=settings.components == "auto")
     return WatchedLearner(learner, monitor), q, key_learner
 
 
-def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array, places: Sequence[Place]) -> BackwardFamily:
+def _family(p: StateSpaceModel, settings: Settings, u: Any, key: Array, reading: dict[str, Any]) -> BackwardFamily:
     if settings.family == "guided" and settings.several:
-        return GuidedMixture.from_model(p, u, places=places, components=int(settings.components))
+        return GuidedMixture.from_model(p, u, **reading, components=int(settings.components))
     if settings.family == "guided":
-        return Guided.from_model(p, u, places=places)
+        return Guided.from_model(p, u, **reading)
     shape = check_model(p, u)
     if settings.family == "conjugate":
         return Conjugate.create(shape.state_dim, shape.obs_dim, settings.width, key=key)

@@ -12,6 +12,7 @@ import backstream as bs
 from backstream.families.guided.laws import Row
 from backstream.families.guided.noise import Noise
 from backstream.families.guided.plan import make_plan
+from backstream.learning import build
 from backstream.models import ChaoticRNN, Growth, LinearGaussian, StochasticVolatility
 from backstream.models.laws import columns_of
 from toys import Censored, Toy
@@ -110,7 +111,12 @@ def test_models_of_the_library():
         (StochasticVolatility(jnp.zeros(2), jnp.full(2, 0.9), jnp.ones(2)), None, "1 × 2, predictors", True),
         (ChaoticRNN.random(5, key=jax.random.key(0)), None, "5 × 1, predictors", False),
         (Growth(), 0.0, "1 × 1, model", False),
-        (bs.structural(level=0.1, trend=0.1, seasonal=4, ar=[0.5, 0.2], ar_scale=0.1), None, "Closed", True),
+        (
+            bs.structural(level=0.1, trend=0.1, seasonal=4, ar=[0.5, 0.2], ar_scale=0.1),
+            None,
+            "Closed",
+            True,
+        ),
         (bs.structural(level=0.1, trend=0.1, seasonal=4, family="negbin"), None, "1 × 1, predictors", True),
     ):
         found = plan(model, u)
@@ -267,3 +273,47 @@ def test_slopes_whose_squares_overflow_in_single_precision():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert kind(plan(p, dtype=jnp.float32)) == "5 × 1, predictors"
+
+
+# ---- parameters that are learned -------------------------------------------------------------------------------------
+class Factors(bs.StateSpaceModel):
+    """A factor of zero hides a bend, and the two parameters of the emission are related by a third."""
+
+    bend: jax.Array
+    ratio: jax.Array
+
+    def prior(self, u=None):
+        return dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+
+    def transition(self, x, u=None):
+        return dist.Normal(0.9 * x + self.bend * jnp.sin(x), 0.3).to_event(1)
+
+    def emission(self, x, u=None):
+        return dist.Normal(x, jnp.exp(self.ratio * x)).to_event(1)
+
+
+@pytest.mark.parametrize("learned", ["bend", "ratio"])
+def test_a_plan_holds_for_other_parameters_where_they_are_learned(learned):
+    p = Factors(jnp.zeros(1), jnp.full(1, 0.5))
+    settings = bs.Settings(learn_parameters=(learned,))
+    (_, still, _), (_, moving, _) = build(p, bs.Settings()), build(p, settings)
+    assert still.plan.transition.affine and still.plan.update.predictors.count == 1
+    assert moving.plan.transition.affine == (learned != "bend")
+    assert moving.plan.update.predictors.count == (2 if learned == "ratio" else 1)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        LinearGaussian.random(3, 2, key=jax.random.key(0)),
+        ChaoticRNN.random(4, key=jax.random.key(0)),
+        StochasticVolatility(jnp.array([0.2]), jnp.array([0.95]), jnp.array([0.3])),
+        bs.structural(level=0.3, trend=0.01, seasonal=[4], ar=[0.5, 0.2], ar_scale=0.1, family="poisson"),
+        bs.structural(level=0.3, trend=0.01, seasonal=[4], ar=[0.5, 0.2], ar_scale=0.1, noise=0.5),
+    ],
+    ids=["linear", "networks", "volatility", "counts", "structural"],
+)
+def test_a_plan_that_holds_for_other_parameters_stays_as_it_is(p):
+    (_, still, _), (_, moving, _) = build(p, bs.Settings()), build(p, bs.Settings(learn_model=True))
+    assert type(moving.plan.update) is type(still.plan.update) and moving.exact == still.exact
+    assert kind(moving.plan) == kind(still.plan)

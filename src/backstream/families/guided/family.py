@@ -107,7 +107,14 @@ class Guided(PlannedFamily):
     amortized: ClassVar[bool] = True
 
     @classmethod
-    def from_model(cls, p: StateSpaceModel, u: Inputs = None, dtype=None, places: Sequence[Place] = ()) -> "Guided":
+    def from_model(
+        cls,
+        p: StateSpaceModel,
+        u: Inputs = None,
+        dtype=None,
+        places: Sequence[Place] = (),
+        other: StateSpaceModel | None = None,
+    ) -> "Guided":
         """Builds the posterior of a model.
 
         Args:
@@ -115,9 +122,10 @@ class Guided(PlannedFamily):
             u: The inputs of the first row, if the model has inputs.
             dtype: The precision. Default: that of JAX.
             places: Where else to read the model, beside the surroundings of its prior.
+            other: The model with other parameters, if they are to be learned.
         """
         dtype = jnp.result_type(float) if dtype is None else dtype
-        return cls(make_plan(p, u, dtype, places), jnp.zeros((), dtype))
+        return cls(make_plan(p, u, dtype, places, other), jnp.zeros((), dtype))
 
     def taken_over(self, state):
         return state

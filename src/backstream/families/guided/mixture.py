@@ -93,17 +93,25 @@ class GuidedMixture(PlannedFamily):
 
     @classmethod
     def from_model(
-        cls, p: StateSpaceModel, u: Inputs = None, dtype=None, places: Sequence[Place] = (), *, components: int = 4
+        cls,
+        p: StateSpaceModel,
+        u: Inputs = None,
+        dtype=None,
+        places: Sequence[Place] = (),
+        other: StateSpaceModel | None = None,
+        *,
+        components: int = 4,
     ) -> "GuidedMixture":
         """Args:
         p: The model.
         u: The inputs of the first row, where it has any.
         dtype: The precision; JAX's default unless given.
         places: Where else to read the model, beside the surroundings of its prior.
+        other: The model with other parameters, if they are to be learned.
         components: How many normal laws q_t is made of.
         """
         dtype = jnp.result_type(float) if dtype is None else dtype
-        return cls(make_plan(p, u, dtype, places), jnp.zeros((), dtype), components)
+        return cls(make_plan(p, u, dtype, places, other), jnp.zeros((), dtype), components)
 
     def taken_over(self, state):
         law = state.law

@@ -8,6 +8,7 @@ there are places, states and inputs that rows have reached.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,10 +79,19 @@ class Reading(NamedTuple):
     """Whether the emission changes in steps, where derivatives say nothing. `slopes` has the axes that matter, too."""
 
 
-def read_model(p: StateSpaceModel, u: Inputs, dtype, tolerance: float, places: Sequence[Place] = ()) -> Reading:
+def read_model(
+    p: StateSpaceModel,
+    u: Inputs,
+    dtype,
+    tolerance: float,
+    places: Sequence[Place] = (),
+    other: StateSpaceModel | None = None,
+) -> Reading:
     """Raises ValueError, naming the method, where the model gives no numbers around the prior, or has no derivative."""
     check_model(p, u)
     nearby = _inputs_nearby(u, places)
+    if other is not None:
+        p, u, nearby = _with_parameters(p, other, u, nearby)
     start = _start(p, u, nearby, dtype)
     around = [_states(start.mean, start.scale), *(place.states() for place in places)]
     states = jnp.asarray(np.concatenate(around), dtype)
@@ -118,6 +128,39 @@ def _inputs_nearby(u: Inputs, places: Sequence[Place]) -> Inputs:
         return np.stack([*moved, np.zeros_like(leaf), np.ones_like(leaf), *reached]).astype(leaf.dtype)
 
     return jax.tree.map(vary, u, *(place.inputs for place in places))
+
+
+class _WithParameters(StateSpaceModel):
+    """A model whose parameters are inputs too, before the others."""
+
+    static: StateSpaceModel
+
+    def prior(self, u=None):
+        return prior_law(*self._told(u))
+
+    def transition(self, x, u=None):
+        p, u = self._told(u)
+        return transition_law(p, x, u)
+
+    def emission(self, x, u=None):
+        p, u = self._told(u)
+        return emission_law(p, x, u)
+
+    def _told(self, u: Any) -> tuple[StateSpaceModel, Inputs]:
+        parameters, inputs = u
+        return eqx.combine(parameters, self.static), inputs
+
+
+def _with_parameters(
+    p: StateSpaceModel, other: StateSpaceModel, u: Inputs, nearby: Inputs
+) -> tuple[StateSpaceModel, Inputs, Inputs]:
+    """The model, its inputs, and those nearby, with the parameters among them: the other ones last, with the inputs of
+    the first row."""
+    (own, static), (moved, _) = (eqx.partition(model, eqx.is_inexact_array) for model in (p, other))
+    count = max((len(leaf) for leaf in jax.tree.leaves(nearby)), default=1)
+    parameters = jax.tree.map(lambda a, b: np.stack([np.asarray(a)] * count + [np.asarray(b)]), own, moved)
+    inputs = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[:1]]), nearby)
+    return _WithParameters(static), (own, u), (parameters, inputs)
 
 
 def _over_inputs(function: Callable[[Inputs], Any], nearby: Inputs) -> Any:

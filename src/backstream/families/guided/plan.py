@@ -52,15 +52,18 @@ class Plan(NamedTuple):
         return self.normal and self.transition.affine and isinstance(self.update, Closed)
 
 
-def make_plan(p: StateSpaceModel, u: Inputs, dtype, places: Sequence[Place] = ()) -> Plan:
-    """Reads the model at several states, with the inputs `u` of the first row and with others, and at these places.
+def make_plan(
+    p: StateSpaceModel, u: Inputs, dtype, places: Sequence[Place] = (), other: StateSpaceModel | None = None
+) -> Plan:
+    """Reads the model at several states, with the inputs `u` of the first row and with others, and at these places; and
+    as it is with `other` parameters, if these are to be learned.
 
     Raises ValueError, naming the method, where the model cannot be read.
     """
     # A scale of zero is no mistake: there are states without noise of their own.
     with numpyro.validation_enabled(False):
         tolerance = 1e-4 if dtype == jnp.float32 else 1e-8
-        reading = read_model(p, u, dtype, tolerance, places)
+        reading = read_model(p, u, dtype, tolerance, places, other)
         start = reading.start
         transition = Transition(_is_affine(reading, tolerance), start.noise)
         if not transition.affine and start.noise.count > FEW_PARTS:  # each of many pieces is moved by all parts
