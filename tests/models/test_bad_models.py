@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import optax
@@ -75,6 +76,58 @@ def test_a_law_without_a_density_is_named():
     assert np.array_equal(starts.prior().covariance_matrix, np.eye(2))
     found, expected = (bs.filter(p, Guided.from_model(p), np.ones((3, 2))).mean for p in (starts, normal))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+# ---- what cannot be compiled -----------------------------------------------------------------------------------------
+def branching(self, x, u=None):
+    return dist.Normal(x if x[0] > 0 else 0.5 * x, 0.3).to_event(1)
+
+
+def switched(self, x, u=None):
+    return dist.Normal(x if u[0] > 0 else 0.5 * x, 0.3).to_event(1)
+
+
+def through_numpy(self, x, u=None):
+    return dist.Normal(np.sin(x), 0.3).to_event(1)
+
+
+def rounded(self, x, u=None):
+    return dist.Normal(x * int(x[0]), 0.3).to_event(1)
+
+
+def indexed(self, x, u=None):
+    return dist.Normal(x[u[0]] * x, 0.3).to_event(1)
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (branching, "asks `if`, `and`, `or` or `not` of a state or an input: use jnp.where"),
+        (switched, "asks `if`, `and`, `or` or `not` of a state or an input: use jnp.where"),
+        (through_numpy, "gives a state or an input to NumPy: use jax.numpy"),
+        (rounded, "makes a Python number of a state or an input: keep it an array"),
+        (indexed, r"takes a floating-point number as an index: use .astype\(int\)"),
+    ],
+)
+def test_python_where_jax_is_needed_is_named(method, sentence):
+    for name in ("transition", "emission"):
+        with pytest.raises(bs.InputError, match=f"^The model cannot be used: {name} {sentence}.$"):
+            bs.learn(having(**{name: method}), np.ones((3, 2)), inputs=np.zeros((3, 1)), progress=False)
+
+
+def test_a_class_in_the_place_of_a_model_is_named(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the tests' own check of types comes first
+    with pytest.raises(bs.InputError, match=r"^The model cannot be used: The model is a class: .* Model\(\)"):
+        bs.learn(Model, np.ones((3, 2)), progress=False)  # type: ignore[arg-type]
+
+
+def test_inputs_are_named_where_they_may_be_the_reason_only():
+    emits = having(emission=lambda self, x, u=None: dist.Normal(x, 0.3))
+    with pytest.raises(bs.InputError, match=r"^The model cannot be used: emission returns 2 separate"):
+        bs.learn(emits, np.ones((3, 2)), progress=False)
+    needs = having(emission=lambda self, x, u=None: dist.Normal(x + u[0], 0.3).to_event(1))
+    with pytest.raises(bs.InputError, match=r"with no input columns; choose .* emission reads inputs, but none"):
+        bs.learn(needs, np.ones((3, 2)), progress=False)
 
 
 # ---- no derivative ---------------------------------------------------------------------------------------------------

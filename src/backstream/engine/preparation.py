@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from backstream.data.columns import Columns
 from backstream.data.sources import listed
 from backstream.errors import InputError
 from backstream.estimators import LogScore
@@ -62,10 +63,7 @@ def check_fit(model: StateSpaceModel, config: Config) -> None:
     try:
         shape = check_model(model, u)
     except (ValueError, TypeError, IndexError) as error:
-        inputs = f"the inputs {', '.join(columns.inputs)}" if columns.inputs else "no input columns"
-        raise InputError(
-            f"The model cannot be used with {inputs}; choose its input columns by name. {error}"
-        ) from error
+        raise InputError(f"The model cannot be used{_with_inputs(columns, error)} {error}") from error
     if not shape.state_dim or not shape.obs_dim:
         raise InputError("The model has no states or no observations: it needs at least one of each.")
     if shape.obs_dim != len(columns.observed):
@@ -78,6 +76,14 @@ def check_fit(model: StateSpaceModel, config: Config) -> None:
             free_parameters(model, config.learning.learn_parameters)
         except ValueError as error:
             raise InputError(str(error)) from error
+
+
+def _with_inputs(columns: Columns, error: Exception) -> str:
+    """Which inputs the model had, where they may be the reason: not where a sentence names another one."""
+    if type(error) is ValueError and "inputs" not in str(error):
+        return ":"
+    inputs = f"the inputs {', '.join(columns.inputs)}" if columns.inputs else "no input columns"
+    return f" with {inputs}; choose its input columns by name."
 
 
 def require_writable(config: Config) -> None:

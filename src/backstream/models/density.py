@@ -40,6 +40,16 @@ READS_NONE = "NoneType", "None is not a valid value"
 """What Python and JAX say where None is used as a number or an array."""
 
 
+PYTHON_ONLY = (
+    (jax.errors.TracerBoolConversionError, "asks `if`, `and`, `or` or `not` of a state or an input: use jnp.where"),
+    (jax.errors.TracerArrayConversionError, "gives a state or an input to NumPy: use jax.numpy"),
+    (jax.errors.ConcretizationTypeError, "makes a Python number of a state or an input: keep it an array"),
+)
+"""What cannot be compiled, and what to do."""
+NO_INDEX = "Indexer must have integer"
+"""What JAX says where a floating-point number is an index."""
+
+
 def _law(p: StateSpaceModel, name: str, *given: Any) -> Law:
     """What a method of the model returns, as a law of vectors. The last of what it is given are the inputs."""
     try:
@@ -47,6 +57,11 @@ def _law(p: StateSpaceModel, name: str, *given: Any) -> Law:
     except (TypeError, AttributeError, ValueError) as error:
         if given[-1] is None and any(phrase in str(error) for phrase in READS_NONE):
             raise ValueError(f"{name} reads inputs, but none are given: pass the model's inputs.") from error
+        if NO_INDEX in str(error):
+            raise ValueError(f"{name} takes a floating-point number as an index: use .astype(int).") from error
+        does = next((does for kind, does in PYTHON_ONLY if isinstance(error, kind)), None)
+        if does is not None:
+            raise ValueError(f"{name} {does}.") from error
         raise
     if not isinstance(law, dist.Distribution):
         raise ValueError(f"{name} must return a numpyro distribution, not {type(law).__name__}.")
@@ -72,6 +87,8 @@ def check_model(p: StateSpaceModel, u: Inputs = None) -> ModelShape:
     >>> check_model(ChaoticRNN.random(3, key=jax.random.key(0)))
     ModelShape(state_dim=3, obs_dim=3, partial_rows=True, support=None)
     """
+    if isinstance(p, type):
+        raise ValueError(f"The model is a class: give one of its kind, such as {p.__name__}().")
     leaves, tree = jax.tree.flatten((p, u))
     kind = tree, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf for leaf in leaves)
     try:
@@ -92,7 +109,7 @@ _checked_models: dict[Any, ModelShape] = {}
 def _probe(p: StateSpaceModel, u: Inputs) -> ModelShape:
     shapes = []
 
-    def probe():
+    def probe(u):
         prior = _law(p, "prior", u)
         x = draw(prior, key=jax.random.key(0))
         transition = _law(p, "transition", x, u)
@@ -106,7 +123,7 @@ def _probe(p: StateSpaceModel, u: Inputs) -> ModelShape:
         (d,), (dy,) = prior.event_shape, emission.event_shape
         shapes.append(ModelShape(d, dy, allows_partial_rows(emission), Support.of(emission)))
 
-    jax.eval_shape(probe)
+    jax.eval_shape(probe, u)
     return shapes[0]
 
 
