@@ -33,6 +33,16 @@ def filtered(p, q, state, ys):
     return jax.lax.scan(lambda state, y: (q.update(p, state, y), None), state, jnp.asarray(ys))[0]
 
 
+def test_what_predicts_better_by_next_to_nothing_is_not_reported():
+    """Where rows say nothing, λ moves and changes the bands, but not the scores."""
+    q = Guided.from_model(Level())
+    begun = Unlearned.begin(q, q.init(Level()), True, q.log_inflation.dtype)
+    nothing, much = (begun._replace(advantage=jnp.asarray(gain)) for gain in (5e-6, 1e-3))
+    assert not nothing.pays and much.pays
+    asked = Unlearned.begin(q, q.init(Level()), False, q.log_inflation.dtype)
+    assert asked._replace(advantage=jnp.asarray(-1.0)).pays
+
+
 def test_turns_by_the_number_of_the_row():
     turns = jax.vmap(Turn.of)(jnp.arange(2 * PERIOD + 100))
     reads, begins, counts = map(np.asarray, turns[:3])

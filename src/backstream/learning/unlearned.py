@@ -15,6 +15,9 @@ from backstream.families.base import ScoringFamily
 
 HORIZON = 4000
 """Rows over which the two are compared."""
+LEAST = 1 / HORIZON
+"""The advantage that counts, in nats per row: one nat over all of them. Where rows say nothing about λ, the steps of an
+optimizer move it all the same, and the bands with it."""
 FIRST = 512
 """Rows of a stream that both read."""
 PERIOD, UNCOUNTED, COUNTED = 1024, 16, 48
@@ -50,12 +53,12 @@ class Unlearned(NamedTuple):
     advantage: Array
     """By how much the learned family's log score is better, in nats per row: a running mean over the latest HORIZON."""
     least: Array
-    """The advantage above which the learned family is reported: 0, or −∞ where it is reported in any case."""
+    """The advantage above which the learned family is reported: LEAST, or −∞ where it is reported in any case."""
 
     @classmethod
     def begin(cls, q: ScoringFamily, state: PyTree, fallback: bool, dtype) -> "Unlearned":
         """Before any row. `fallback` says whether the unlearned family is reported where it is better."""
-        return cls(q, state, jnp.zeros((), dtype), jnp.asarray(0.0 if fallback else -jnp.inf, dtype))
+        return cls(q, state, jnp.zeros((), dtype), jnp.asarray(LEAST if fallback else -jnp.inf, dtype))
 
     @property
     def pays(self) -> Bool[Array, ""]:
