@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import backstream as bs
 from backstream import Guided, GuidedMixture, smooth
 from backstream.families import ScoringFamily
 from backstream.families.backward import filter_states
@@ -46,6 +47,8 @@ CASES = {
 }
 ONE_MODE = {"spikes": spikes.CASE, "pendulum": pendulum.CASE, "volatility": volatility.CASE}
 COMPONENTS = (1, 2, 4)
+LEARNED, STREAM, OTHER = "growth", 50_000, 1000
+"""The model that is learned, from how many rows, and what is added to the seed of the data for them."""
 
 
 def family(model: Any, u: Any, components: int) -> ScoringFamily:
@@ -67,19 +70,33 @@ def run(case: Case, seed: int) -> dict[str, dict[str, float]]:
     assert case.reference is not None
     with jax.enable_x64(True):
         exact, half, _ = case.reference.run(case.build(), data, seed)
-    return {str(components): _compared(case, data, exact, half, components, seed) for components in COMPONENTS}
+    first = jax.tree.map(lambda leaf: jnp.asarray(leaf[0], jnp.float32), data.us)
+    families = {str(components): family(case.build(), first, components) for components in COMPONENTS}
+    return {components: _compared(case, data, exact, half, q, seed) for components, q in families.items()}
 
 
-def _compared(case: Case, data: Data, exact: Posterior, half: Any, components: int, seed: int) -> dict[str, float]:
+def learned(case: Case, seed: int) -> dict[str, float]:
+    """The same on these rows, after λ was learned from many others by the default settings."""
+    stream, data = case.simulate(seed + OTHER, STREAM), case.simulate(seed)
+    began = time.process_time()
+    result = bs.learn(case.build(), np.asarray(stream.ys), inputs=stream.us, progress=False)
+    took = time.process_time() - began
+    assert case.reference is not None and isinstance(result.family, GuidedMixture)
+    with jax.enable_x64(True):
+        exact, half, _ = case.reference.run(case.build(), data, seed)
+    about = {"inflation": float(jnp.exp(result.family.log_inflation)), "seconds": took}
+    return about | _compared(case, data, exact, half, result.family, seed)
+
+
+def _compared(case: Case, data: Data, exact: Posterior, half: Any, q: ScoringFamily, seed: int) -> dict[str, float]:
     model, ys, us = case.build(), *jax.tree.map(lambda part: jnp.asarray(part, jnp.float32), (data.ys, data.us))
-    q = family(model, jax.tree.map(lambda leaf: leaf[0], us), components)
     began = time.process_time()
     jax.block_until_ready(read(q, model, ys, us))
     first = time.process_time() - began
     began = time.process_time()
     scores, laws, (mean, cov) = jax.block_until_ready(read(q, model, ys, us))
     took = time.process_time() - began
-    filtered = Marginals(mean, cov) if components == 1 else MixtureMarginals(laws)
+    filtered = Marginals(mean, cov) if isinstance(q, Guided) else MixtureMarginals(laws)
 
     def error(mean):
         return float(np.sqrt(((np.asarray(mean) - data.states) ** 2).mean()))
@@ -150,11 +167,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.modes", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="how many data sets of each model")
     parser.add_argument("--only", help="the name of one model; the results of the others stay")
+    parser.add_argument("--learned", action="store_true", help=f"{LEARNED} after {STREAM} rows, and nothing else")
     parser.add_argument("--render", action="store_true", help="only write the table from the results")
     arguments = parser.parse_args()
     use_one_thread()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for name in [] if arguments.render else [arguments.only] if arguments.only else [*CASES, *ONE_MODE]:
+    if arguments.learned:
+        for seed in range(arguments.seeds):
+            found = results.setdefault("learned", {})[str(seed)] = rounded(learned(CASES[LEARNED], seed))
+            console.print(f"learned, seed {seed}: {json.dumps(found)}", style="dim")
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    for name in (
+        [] if arguments.render or arguments.learned else [arguments.only] if arguments.only else [*CASES, *ONE_MODE]
+    ):
         if name in ONE_MODE:
             found = {str(seed): rounded(compare(ONE_MODE[name], seed)) for seed in range(arguments.seeds)}
             results.setdefault("one_mode", {})[name] = found

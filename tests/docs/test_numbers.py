@@ -5,7 +5,7 @@ Tables between marks are made from the results, and `tests/measurements` compare
 
 from backstream.learning import judging, monitor, particle_reference, starting_theta, tally, unlearned
 from backstream.learning.calibration import LEAST_ROWS
-from benchmarks import check_costs, growth_theta, modes
+from benchmarks import check_costs, growth_theta, modes, ratio_form
 from benchmarks.zoo import catalogue
 from sentences import ROOT, results, says
 from tools.mutants.__main__ import MUTANTS, check_texts
@@ -151,6 +151,7 @@ def test_tables_of_several_modes(tmp_path):
     modes.render(page=copy)
     growth_theta.render(page=copy)
     assert copy.read_text() == (ROOT / "docs" / "posterior.md").read_text()
+    assert ratio_form.price_table() in copy.read_text() and ratio_form.kernel_table() in copy.read_text()
     one_mode = results("benchmarks/results/modes.json")["one_mode"]
     worst = max(seed["filtering"] for seeds in one_mode.values() for seed in seeds.values())
     says("docs/posterior.md", f"the filter's error over that with one is at most {worst:.4f}")

@@ -152,3 +152,31 @@ def test_at_the_optimum_nothing_varies(backward, components):
 def test_estimators_that_need_a_normal_law_say_so(estimator):
     with pytest.raises(TypeError, match="use LogScore"):
         eqx.filter_eval_shape(estimator.init, P, Q)
+
+
+def test_true_dynamics_are_no_worse_than_own_kernels_on_a_network():
+    """Five states: the mean of the ELBO and how much it varies over 100 runs. Four standard errors are allowed. A
+    normalizer from the samples themselves would lower the ELBO by more."""
+    p = bs.models.ChaoticRNN.random(5, key=jax.random.key(3))
+    _, ys = p.simulate(12, key=jax.random.key(4))
+    q, runs = bs.Guided.from_model(p), 100
+
+    @eqx.filter_jit
+    def totals(backward):
+        estimator = bs.estimators.RatioScore(40, backward, sensitivity=None)
+
+        def one(key):
+            def step(carry, row):
+                return estimator.step(p, q, carry, row[1], key=jax.random.fold_in(key, row[0]))
+
+            _, estimates = jax.lax.scan(step, estimator.init(p, q), (jnp.arange(len(ys)), ys))
+            return estimates.total.elbo[-1]
+
+        return jax.lax.map(one, jax.random.split(jax.random.key(5), runs), batch_size=20)
+
+    own, true = (np.asarray(totals(kind)) for kind in (bs.estimators.OwnKernels(), bs.estimators.TrueDynamics()))
+    spread = own.std(ddof=1)
+    error = spread * np.sqrt(2 / runs)
+    assert true.mean() > own.mean() - 4 * error
+    assert true.std(ddof=1) < (1 + 4 / np.sqrt(runs)) * spread
+    assert 4 * error < 0.06 * len(ys), "too noisy to say anything"

@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from backstream.families.guided.components import CENTERS, NUM_PIECES, Pieces, cut, merge
+from backstream.families.guided.components import FIRST, SECOND, Pieces, cut, cut_finely, merge
 from backstream.families.guided.noise import Noise
 from backstream.families.guided.prediction import AffineLaw, Transition, backward_kernel, predict
 from toys import Toy
@@ -203,7 +203,7 @@ def test_pieces_add_up_to_the_law_that_was_cut(bend):
     mean, factor = law_before(3)
     bends = jnp.array([0.0, bend, 0.0])
     log_weight, piece = cut(jnp.asarray(mean), jnp.asarray(factor), bends)
-    means, factors = (np.array(part) for part in zip(*(piece(jnp.asarray(i)) for i in range(NUM_PIECES)), strict=True))
+    means, factors = (np.array(part) for part in zip(*(piece(jnp.asarray(i)) for i in range(FIRST.count)), strict=True))
     weight = np.exp(log_weight)
     np.testing.assert_allclose(weight.sum(), 1.0, rtol=1e-12)
     np.testing.assert_allclose(weight @ means, mean, rtol=1e-12)
@@ -211,8 +211,41 @@ def test_pieces_add_up_to_the_law_that_was_cut(bend):
     np.testing.assert_allclose(np.einsum("j,jik->ik", weight, covs), factor @ factor.T, rtol=1e-12)
     # All of it along the axis that bends: a whole cut leaves little of the variance there.
     narrower = factors[0][1:, 1] / factor[1:, 1]
-    np.testing.assert_allclose(narrower**2, 1 - CENTERS * min(bend / 0.02, 1), rtol=1e-12)
+    np.testing.assert_allclose(narrower**2, 1 - FIRST.centers * min(bend / 0.02, 1), rtol=1e-12)
     np.testing.assert_allclose(factors[0][:, [0, 2]], factor[:, [0, 2]], rtol=1e-15)
+
+
+def test_with_one_state_the_piece_that_bends_most_is_cut_again():
+    """The transition bends over all, then only over what lies right of the middle."""
+
+    def bends(pieces):
+        return jnp.where(pieces.mean > (0 if len(pieces.mean) == 1 else 1.1), 0.5, 0.0)
+
+    found = cut_finely(jnp.array([1.0]), jnp.array([[2.0]]), bends)
+    weight, mean, factor = np.exp(found.log_weight), np.asarray(found.mean[:, 0]), np.asarray(found.factor[:, 0, 0])
+    assert len(weight) == FIRST.count + SECOND.count - 1
+    np.testing.assert_allclose([weight.sum(), weight @ mean], 1.0, rtol=1e-12)
+    np.testing.assert_allclose(weight @ (factor**2 + (mean - 1) ** 2), 4.0, rtol=1e-12)
+    once = 2 * np.sqrt(1 - FIRST.centers)
+    narrow = np.isclose(factor, once * np.sqrt(1 - SECOND.centers))
+    np.testing.assert_allclose(factor[~narrow], once)
+    assert narrow.sum() == SECOND.count
+    # The heaviest of those that bend is the first right of the middle.
+    points, _ = np.polynomial.hermite_e.hermegauss(FIRST.count)
+    expected = 1 + 2 * np.sqrt(FIRST.centers) * points[FIRST.count // 2 + 1]
+    np.testing.assert_allclose(weight[narrow] @ mean[narrow] / weight[narrow].sum(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bend", [0.005, 0.02, 3.0])
+def test_with_two_states_a_law_is_cut_once(bend):
+    mean, factor = jnp.array([1.0, -2.0]), jnp.array([[2.0, 0.0], [0.3, 3.0]])
+    found = cut_finely(mean, factor, lambda pieces: jnp.full_like(pieces.mean, bend).at[:, 0].set(0.0))
+    log_share, piece = cut(mean, factor, jnp.array([0.0, bend]))
+    middle = FIRST.count // 2
+    order = [middle, *range(middle), *range(middle + 1, FIRST.count)]
+    means, factors = jax.vmap(piece)(jnp.array(order))
+    for one, other in zip(found, (log_share[np.array(order)], means, factors), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_merging_keeps_the_joint_moments():

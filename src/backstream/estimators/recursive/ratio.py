@@ -100,6 +100,9 @@ class TrueDynamics(AbstractBackward):
     The normalizer c_t(x) is the mean of q_{t-1} m_t / κ over `draws` fresh draws of the family's own kernel κ(x, ·),
     which is near: a mean of m_t over draws of q_{t-1} has next to none that count, beyond a few dimensions. Its
     logarithm is too low, on average, by half the relative variance of that mean.
+
+    All N² pairs are weighted. The weights that draw indices instead, `BackwardSampling` and `AcceptReject`, need a
+    normal potential, and are for `RecursiveScore`.
     """
 
     draws: int = eqx.field(static=True, default=16)

@@ -15,7 +15,7 @@ from backstream.families.kernels import AffineKernel, Kernel
 from backstream.laws.gaussian import Gaussian, invert, scaled_cholesky
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
-from .components import LEAST_BEND, NUM_PIECES, Merged, Pieces, cut, merge
+from .components import FIRST, LEAST_BEND, Merged, Pieces, cut, merge
 from .laws import Row, state_moments
 from .places import Place
 from .plan import Plan, make_plan
@@ -230,7 +230,7 @@ class Guided(PlannedFamily):
             def read(_, i):
                 return None, self._read(p, row, u, self._predict(p, *piece(i), u), state.t)
 
-            return _merged(log_weight, jax.lax.scan(read, None, jnp.arange(NUM_PIECES))[1])
+            return _merged(log_weight, jax.lax.scan(read, None, jnp.arange(FIRST.count))[1])
 
         return jax.lax.cond(moved.bend.max() > LEAST_BEND, in_pieces, whole)
 

@@ -1,7 +1,7 @@
 """The default family with several components: for posteriors with several modes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -15,7 +15,7 @@ from backstream.laws.gaussian import Gaussian, scaled_cholesky
 from backstream.laws.mixture import Mixture
 from backstream.models.base import Inputs, StateSpaceModel, emission_law, prior_law, transition_law
 
-from .components import NUM_PIECES, Pieces, cut
+from .components import Pieces, cut_finely
 from .family import Guided, GuidedState, PlannedFamily
 from .laws import Row
 from .places import Place
@@ -67,10 +67,10 @@ class MixtureState(NamedTuple):
 class GuidedMixture(PlannedFamily):
     """q_t is a mixture of normal laws, each of which reads the model at every row as `Guided` does.
 
-    A row: each component is cut where the transition bends over it; the pieces are moved; where the emission reads few
-    directions, a coarse grid shows whether prediction × emission has two modes, and cuts it between them; each piece
-    is read; and pieces that are alike are merged, until as many are left as there are components. The masses of the
-    pieces add up to the log score. Nothing is drawn.
+    A row: each component is cut where the transition bends over it, and with one state the piece that bends most is cut
+    again; the pieces are moved; where the emission reads few directions, a coarse grid shows whether prediction ×
+    emission has two modes, and cuts it between them; each piece is read; and pieces that are alike are merged, until as
+    many are left as there are components. The masses of the pieces add up to the log score. Nothing is drawn.
 
     λ is one number, the logarithm of a factor of the covariance of the model's noise, as for `Guided`.
 
@@ -134,13 +134,13 @@ class GuidedMixture(PlannedFamily):
 
     def _start(self, pieces: Pieces) -> MixtureState:
         """The state before any row. Components that are not needed have no weight."""
-        dtype, d = self.log_inflation.dtype, self.plan.state_dim
+        dtype = self.log_inflation.dtype
         pieces = reduce(pieces, self.components)
         count = len(pieces.log_weight)
         own = np.minimum(np.arange(self.components), count - 1)
         weight = jnp.exp(pieces.log_weight)[own] * (np.arange(self.components) < count)
         law = Mixture.of(weight.astype(dtype), pieces.mean[own], pieces.factor[own])
-        pieces = self._cut(law, jnp.zeros((self.components, d), dtype))
+        pieces = self._cut(law, _no_bends)
         # There is no kernel before the second row, and nothing of this one is used.
         return MixtureState(jnp.zeros((), int), law, self._unmoved(pieces), jnp.zeros((), dtype), jnp.asarray(False))
 
@@ -160,7 +160,7 @@ class GuidedMixture(PlannedFamily):
         row = Row.of(emission_law(p, state.law.mean[0], u), y, self.plan.fill.value)
         kernel = jax.lax.cond(
             state.t == 0,
-            lambda: self._unmoved(self._cut(state.law, jnp.zeros_like(state.law.mean))),
+            lambda: self._unmoved(self._cut(state.law, _no_bends)),
             lambda: self._moved(p, state.law, u),
         )
         pieces = self._read(p, row, u, kernel.predicted, state.t)
@@ -172,16 +172,12 @@ class GuidedMixture(PlannedFamily):
         score = jnp.where(failed | ~row.seen.any(), 0.0, log_mass)
         return MixtureState(state.t + 1, law, kernel, score, failed)
 
-    def _cut(self, law: Mixture, bend: Float[Array, "k d"]) -> Pieces:
+    def _cut(self, law: Mixture, bends: Callable[[Pieces], Float[Array, "j d"]]) -> Pieces:
         """Components in narrower pieces, where the transition is not affine."""
         if self.plan.transition.affine:
             return Pieces(law.log_weight, law.mean, law.factor)
-
-        def one(log_weight, mean, factor, bend) -> Pieces:
-            log_share, piece = cut(mean, factor, bend)
-            return Pieces(log_weight + log_share, *jax.vmap(piece)(jnp.arange(NUM_PIECES)))
-
-        pieces = jax.vmap(one)(law.log_weight, law.mean, law.factor, bend)
+        pieces = jax.vmap(lambda mean, factor: cut_finely(mean, factor, bends))(law.mean, law.factor)
+        pieces = pieces._replace(log_weight=law.log_weight[:, None] + pieces.log_weight)
         return Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in pieces))
 
     def _unmoved(self, pieces: Pieces) -> MixtureKernel:
@@ -204,10 +200,10 @@ class GuidedMixture(PlannedFamily):
             log_weight = noise.parts(transition_law(p, mean, u), mean.dtype).log_weight
             return log_weight, *jax.vmap(lambda part: move(mean, factor, part))(jnp.arange(noise.count))
 
-        bend = jnp.zeros_like(law.mean)
-        if not self.plan.transition.affine:
-            bend = jax.vmap(lambda mean, factor: move(mean, factor)[0].bend)(law.mean, law.factor)
-        pieces = self._cut(law, jax.lax.stop_gradient(bend))
+        def bends(pieces: Pieces):
+            return jax.vmap(lambda mean, factor: move(mean, factor)[0].bend)(pieces.mean, pieces.factor)
+
+        pieces = self._cut(law, bends)
         if noise.count == 1:
             found, back = jax.vmap(move)(pieces.mean, pieces.factor)
             return MixtureKernel(Pieces(pieces.log_weight, found.mean, found.factor), back)
@@ -243,3 +239,8 @@ class GuidedMixture(PlannedFamily):
         found = reduce(Pieces(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in siblings)), self.components)
         covs = found.factor @ jnp.swapaxes(found.factor, 1, 2)
         return Mixture.of(jax.nn.softmax(found.log_weight), found.mean, jax.vmap(scaled_cholesky)(covs))
+
+
+def _no_bends(pieces: Pieces) -> Float[Array, "j d"]:
+    """Of a step in which no time passes."""
+    return jnp.zeros_like(pieces.mean)
