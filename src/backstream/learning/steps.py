@@ -41,6 +41,11 @@ DAMPING, LONGEST = 0.1, 3.0
 """Added to the correlations that the search takes out; and the largest factor by which that may lengthen a step."""
 LENGTHENING = 64
 """Rows up to which a step of the search along the mean of n scores is √n times as long."""
+NARROW, WIDE, MOST_BEYOND = 2.0, 32.0, 0.02
+"""The search bounds each score at so many times its typical size: at the wide bound, until a block has more than the
+third, as a share, beyond that. The bound is then narrow, and doubled at each block that fits."""
+TYPICAL_STEP = 0.05
+"""Of the logarithm of that size, which is a running median."""
 GAIN, MEAN_GAIN = 3.0, 3.0
 """Gains are GAIN/age for the steps and MEAN_GAIN/age for their running mean."""
 INFLATION = 1.30
@@ -58,23 +63,30 @@ class Block(NamedTuple):
     theta: Float[Array, " p"]
     outer: Float[Array, "p p"]
     """Of the scores' outer products."""
+    beyond: Float[Array, ""]
+    """Of the shares of scores that were beyond the wide bound."""
 
     @classmethod
     def empty(cls, size: int, dtype) -> "Block":
         zero, zeros = jnp.zeros((), dtype), jnp.zeros(size, dtype)
-        return cls(zero, zero, zeros, zeros, jnp.zeros((size, size), dtype))
+        return cls(zero, zero, zeros, zeros, jnp.zeros((size, size), dtype), zero)
 
-    def add(self, rows: Array, score: Array, theta: Array) -> "Block":
+    def add(self, rows: Array, score: Array, theta: Array, beyond: Array) -> "Block":
         return Block(
             self.rows + rows,
             self.scores + 1,
             self.score + rows * score,
             self.theta + rows * theta,
             self.outer + rows**2 * jnp.outer(score, score),
+            self.beyond + beyond,
         )
 
     def clear_if(self, over: Bool[Array, ""]) -> "Block":
         return Block(*(jnp.where(over, 0.0, leaf) for leaf in self))
+
+    def heavy(self) -> Array:
+        """Whether so many scores were beyond the wide bound that they hide the others."""
+        return self.beyond > MOST_BEYOND * self.scores
 
     def count(self) -> Array:
         return jnp.maximum(self.rows, 1.0)
@@ -117,9 +129,13 @@ class Information(NamedTuple):
         half = solve_triangular(self.factor, jnp.diag(1 / self.scale), lower=True)
         return half.T @ half + jnp.diag(jnp.where(self.active, 0.0, jnp.inf))
 
-    def misfit(self, block: Block) -> Array:
-        """n s̄ᵀJ⁻¹s̄ / p of a block: about 1 by chance."""
-        return (self.whitened(block.score) ** 2).sum() / block.count() / jnp.maximum(self.active.sum(), 1)
+    def size(self, score: Array) -> Array:
+        """sᵀJ⁻¹s / p: about 1 for the score of a row."""
+        return (self.whitened(score) ** 2).sum() / jnp.maximum(self.active.sum(), 1)
+
+    def misfit(self, score: Array, block: Block) -> Array:
+        """n s̄ᵀJ⁻¹s̄ / p of the sum of scores of a block: about 1 by chance."""
+        return self.size(score) / block.count()
 
     def uncorrelated(self, direction: Array) -> Array:
         """A direction of the scores with their correlations taken out, which are poorly known: damped."""
@@ -149,6 +165,10 @@ class SettlingState(NamedTuple):
     first: Float[Array, " p"]
     second: Float[Array, " p"]
     """The moments of Adam."""
+    typical: Float[Array, " p"]
+    """Running median of the sizes of the scores that are not zero."""
+    bound: Float[Array, ""]
+    """Of a score in the search, in such sizes."""
     information: Float[Array, "p p"]
     """J: the running mean of the outer products of the scores."""
     settled: Bool[Array, ""]
@@ -194,6 +214,8 @@ class Settling:
             scores=zero,
             first=zeros,
             second=zeros,
+            typical=zeros,
+            bound=jnp.asarray(WIDE, dtype),
             information=jnp.zeros((size, size), dtype),
             settled=jnp.asarray(False),
             age=zero,
@@ -219,10 +241,13 @@ class Settling:
         vector, restore = ravel_pytree(theta)
         score, rows = -ravel_pytree(gradient)[0], jnp.asarray(rows, vector.dtype)
         bounded = None if bounded is None else ravel_pytree(bounded)[0].astype(bool)
-        state = state._replace(first=0.9 * state.first + 0.1 * score, second=0.99 * state.second + 0.01 * score**2)
         before = Information.of(state.information, _rows_of_information(state), vector, bounded)
+        state = state._replace(typical=_typical(state, jnp.abs(score) * jnp.sqrt(rows)))
+        beyond = (jnp.abs(score) * jnp.sqrt(rows) > WIDE * state.typical).mean()
+        score = self._bounded(state, score, before, rows)
+        state = state._replace(first=0.9 * state.first + 0.1 * score, second=0.99 * state.second + 0.01 * score**2)
         moved = vector + branch(state.settled, self._newton, self._search, state, score, before, rows)
-        state = self._remember(state, rows, score, moved)
+        state = self._remember(state, rows, score, moved, beyond)
         complete = _is_complete(state) | (state.watch.rows >= WATCH_BLOCK)
         moved, state = branch(complete, self._judge, lambda state, theta, _: (theta, state), state, moved, bounded)
         return restore(moved - vector), state
@@ -238,6 +263,14 @@ class Settling:
         if self.horizon is not None:
             spread = jnp.maximum(spread, 1 / (4 * self.horizon))
         return jnp.where(state.settled, spread * information.inverse(), jnp.nan)
+
+    def _bounded(self, state: SettlingState, score: Array, before: Information, rows: Array) -> Array:
+        """A filter far from the truth may be so sensitive to θ that single scores are larger than all others together,
+        by many orders of magnitude. The search bounds each number of a score. Later the score as a whole is bounded
+        where it would more than double J, a bound that grows with the rows."""
+        size = before.size(score * jnp.sqrt(rows)) * self._gain(state.age, GAIN, rows)
+        most = state.bound * state.typical / jnp.sqrt(rows)
+        return jnp.where(state.settled, score / jnp.sqrt(jnp.maximum(size, 1.0)), jnp.clip(score, -most, most))
 
     def _newton(self, state: SettlingState, score, before: Information, rows) -> Array:
         return before.within(self._gain(state.age, GAIN, rows) * before.solve(score), 0.1)
@@ -257,7 +290,7 @@ class Settling:
             return gain
         return jnp.maximum(gain, 1 - (1 - numerator / GAIN / self.horizon) ** rows)
 
-    def _remember(self, state: SettlingState, rows, score, theta) -> SettlingState:
+    def _remember(self, state: SettlingState, rows, score, theta, beyond) -> SettlingState:
         """The row in the running means."""
         age = state.age + rows
         recent = jnp.maximum(1 / (state.scores + 1), 1 / RECENT)
@@ -268,8 +301,8 @@ class Settling:
             age=age,
             information=state.information + weight * (rows * jnp.outer(score, score) - state.information),
             mean=state.mean + slow * (theta - state.mean),
-            block=state.block.add(rows, score, theta),
-            watch=state.watch.add(rows, score, theta),
+            block=state.block.add(rows, score, theta, beyond),
+            watch=state.watch.add(rows, score, theta, beyond),
         )
 
     def _judge(self, state: SettlingState, theta: Array, bounded: Array | None) -> tuple[Array, SettlingState]:
@@ -279,20 +312,25 @@ class Settling:
         watched = watch.rows >= WATCH_BLOCK
         J = jnp.where(state.settled, state.information, block.outer / block.count())
         now = Information.of(J, block.rows, theta, bounded)
-        misfit = now.misfit(block)
+        misfit = now.misfit(block.score, block)
         fits = ~state.settled & over & (misfit < 2.0)
+        heavy, widened = block.heavy(), state.bound == WIDE / 2
         clear = ~_faint(block, now, bounded) | (block.rows >= FAINT_ROWS)
-        settles = fits & clear & (now.widest(block.count()) < WIDEST_ERROR)
+        settles = fits & clear & (~heavy | widened) & (now.widest(block.count()) < WIDEST_ERROR)
         # About one run in a thousand has such a misfit by chance, and one block in a hundred such a smaller one.
-        jumped = state.settled & watched & (now.misfit(watch) > 1 + (7 * (2 * size) ** 0.5 + 10) / size)
+        jumped = state.settled & watched & (now.misfit(watch.score, watch) > 1 + (7 * (2 * size) ** 0.5 + 10) / size)
         slow = state.settled & over & (misfit > 1 + 3 * (2 / size) ** 0.5)
-        off = jumped | slow
-        again = off & (state.age < 3 * WATCH_BLOCK)
+        burst = state.settled & watched & watch.heavy() & (state.bound == WIDE)
+        off = jumped | slow | burst
+        again = burst | (off & (state.age < 3 * WATCH_BLOCK))
         start = block.theta / block.count() + now.within(now.solve(block.score / block.count()), 0.5)
         age = jnp.where(off, jnp.where(jumped, WATCH_BLOCK, jnp.maximum(block.rows / 4, WATCH_BLOCK)), state.age)
+        wider = jnp.where(fits & (state.bound < WIDE), jnp.minimum(2 * state.bound, WIDE / 2), NARROW)
+        bound = jnp.where(over & ~state.settled, jnp.where(heavy, wider, WIDE), state.bound)
         length = jnp.where(over & (state.settled | fits), 2 * state.block_length, state.block_length)
         return jnp.where(settles, start, theta), state._replace(
             settled=(state.settled | settles) & ~again,
+            bound=jnp.where(burst, NARROW, bound),
             age=jnp.where(settles, jnp.maximum(block.rows / 4, _first_block(size)), age),
             information=jnp.where(settles, J, state.information),
             block=block.clear_if(over | off),
@@ -303,6 +341,13 @@ class Settling:
             restarts=state.restarts + off,
             restarted_at=jnp.where(off, state.rows, state.restarted_at),
         )
+
+
+def _typical(state: SettlingState, sizes: Array) -> Array:
+    """The running medians after one more score: up or down by as much, whatever its size."""
+    step = jnp.maximum(TYPICAL_STEP, 1 / jnp.sqrt(state.scores + 1))
+    moved = state.typical * jnp.exp(step * jnp.sign(sizes - state.typical))
+    return jnp.where(sizes > 0, jnp.where(state.typical > 0, moved, sizes), state.typical)
 
 
 def _is_complete(state: SettlingState) -> Bool[Array, ""]:
