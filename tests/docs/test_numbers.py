@@ -155,8 +155,9 @@ def test_tables_of_several_modes(tmp_path):
     one_mode = results("benchmarks/results/modes.json")["one_mode"]
     worst = max(seed["filtering"] for seeds in one_mode.values() for seed in seeds.values())
     says("docs/posterior.md", f"the filter's error over that with one is at most {worst:.4f}")
-    stuck = results("benchmarks/results/growth_theta.json")["settling"]["0"]["off_by"]
-    assert min(stuck["slope"], stuck["square"], stuck["sigma"]) > 0.5, "the default steps do not find the growth model"
+    learned = results("benchmarks/results/growth_theta.json")["settling"].values()
+    off = max(max(seed["off_by"].values()) for seed in learned)
+    says("docs/posterior.md", f"at most {100 * off:.1f} % off")
 
 
 def test_fleets_on_spark():

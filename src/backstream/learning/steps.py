@@ -2,10 +2,13 @@
 
 The search is Adam, in units of the information that a row has about each parameter, with the correlations of the
 scores taken out: two noises whose sum alone is clear would be told apart too slowly otherwise. It ends when the mean
-score of a block of rows is no larger than chance makes it, and the block says enough about each parameter. From then
-on the steps are those of recursive maximum likelihood, gain · J⁻¹ · score, with J the running mean of the outer
-products of the scores before the row. The mean score is watched all the time: where it is larger than chance makes
-it, the gain is raised again, and if that does not help the search starts again. So a jump of θ is followed too.
+score of a block of rows is no larger than chance makes it, and the block says enough about each parameter. Scores are
+bounded on the way: a filter far from the truth may be so sensitive to θ that a few of them are larger than all others
+together, by many orders of magnitude, and would make up all of the information.
+
+From then on the steps are those of recursive maximum likelihood, gain · J⁻¹ · score, with J the running mean of the
+outer products of the scores before the row. The mean score is watched all the time: where it is larger than chance
+makes it, the gain is raised again, and if that does not help the search starts again. So a jump of θ is followed too.
 """
 
 from dataclasses import dataclass
@@ -13,11 +16,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float, PyTree
 
 from backstream._jax.batched_cond import branch
 from backstream.settings import LEAST_MODEL_HORIZON
+
+from .information import WIDE, Block, Information
 
 SEARCH_BLOCK, SCORES_PER_PARAMETER = 200, 25
 """Rows of the first blocks: so many, or so many for each parameter. A block has as many scores for each parameter too:
@@ -28,116 +32,22 @@ RECENT = 50
 """Scores over which the search averages."""
 WIDEST_ERROR = 0.5
 """Largest standard error after one block, in the parameter's unit, with which the search may end."""
-LEAST_INFORMATION = 1e-6
-"""Of a row about a parameter, in its unit. Below, as for those of the prior, the parameter stays as it is."""
-LEAST_UNIT, LARGEST_UNIT, LARGEST_FREE_UNIT = 0.3, 1.0, 5.0
-"""A parameter's unit lies between the first two where it is a logarithm or log odds: a noise that the search takes to
-be far too small says nothing about itself any more, and must not run away. That of others goes up to the third, or
-their value."""
 FAINTEST, FAINT_ROWS = 1e-24, 1600
 """A logarithm that a row says less about than LEAST_INFORMATION, but more than the first, may be that of a noise that
 is far too small. The search goes on for at least a block of so many rows then: Adam moves such a parameter too."""
-DAMPING, LONGEST = 0.1, 3.0
-"""Added to the correlations that the search takes out; and the largest factor by which that may lengthen a step."""
 LENGTHENING = 64
 """Rows up to which a step of the search along the mean of n scores is √n times as long."""
+NARROW, LAST, FASTER = 2.0, 16.0, 8.0
+"""Where huge scores hide the others, the search bounds each score at so many times its typical size. The bound doubles
+at each block that fits, and is narrow again at one that does not. From the second on the search may end, and the bound
+grows by the third. Elsewhere it is the wide bound."""
+TYPICAL_STEP = 0.05
+"""Of the logarithm of that size, which is a running median."""
 GAIN, MEAN_GAIN = 3.0, 3.0
 """Gains are GAIN/age for the steps and MEAN_GAIN/age for their running mean."""
 INFLATION = 1.30
 """Of the variance of that mean, against maximum likelihood's: 2 (p + 1)² v / ((p + c)(2p + 1)), with c the gain of the
 steps, p + 1 that of the mean, v = c² / (2c − 1)."""
-
-
-class Block(NamedTuple):
-    """Sums over the rows of a block."""
-
-    rows: Float[Array, ""]
-    scores: Float[Array, ""]
-    """How many there were: as many as rows, unless several rows come together."""
-    score: Float[Array, " p"]
-    theta: Float[Array, " p"]
-    outer: Float[Array, "p p"]
-    """Of the scores' outer products."""
-
-    @classmethod
-    def empty(cls, size: int, dtype) -> "Block":
-        zero, zeros = jnp.zeros((), dtype), jnp.zeros(size, dtype)
-        return cls(zero, zero, zeros, zeros, jnp.zeros((size, size), dtype))
-
-    def add(self, rows: Array, score: Array, theta: Array) -> "Block":
-        return Block(
-            self.rows + rows,
-            self.scores + 1,
-            self.score + rows * score,
-            self.theta + rows * theta,
-            self.outer + rows**2 * jnp.outer(score, score),
-        )
-
-    def clear_if(self, over: Bool[Array, ""]) -> "Block":
-        return Block(*(jnp.where(over, 0.0, leaf) for leaf in self))
-
-    def count(self) -> Array:
-        return jnp.maximum(self.rows, 1.0)
-
-
-class Information(NamedTuple):
-    """J as factors on the scale of correlations, drawn a little to its diagonal as long as it is of few rows."""
-
-    scale: Float[Array, " p"]
-    factor: Float[Array, "p p"]
-    unit: Float[Array, " p"]
-    active: Bool[Array, " p"]
-    """Whether rows say anything about the parameter."""
-
-    @classmethod
-    def of(
-        cls, J: Float[Array, "p p"], rows: Array, theta: Float[Array, " p"], bounded: Bool[Array, " p"] | None = None
-    ) -> "Information":
-        """`bounded` says which parameters are logarithms or log odds: None for none."""
-        size, eye = theta.size, jnp.eye(theta.size, dtype=J.dtype)
-        free = jnp.maximum(LARGEST_FREE_UNIT, jnp.abs(theta))
-        largest = free if bounded is None else jnp.where(bounded, LARGEST_UNIT, free)
-        active = jnp.diag(J) * free**2 > LEAST_INFORMATION
-        scale = jnp.sqrt(jnp.where(active, jnp.diag(J), 1.0))
-        shrunk = size / (size + rows)
-        correlation = jnp.where(jnp.outer(active, active), J / jnp.outer(scale, scale), eye)
-        factor = jnp.linalg.cholesky((1 - shrunk) * correlation + (shrunk + 1e-5) * eye)
-        return cls(scale, factor, jnp.clip(1 / scale, LEAST_UNIT, largest), active)
-
-    def whitened(self, score: Array) -> Array:
-        return solve_triangular(self.factor, jnp.where(self.active, score / self.scale, 0.0), lower=True)
-
-    def solve(self, score: Array) -> Array:
-        """J⁻¹ s, and no step where nothing is known."""
-        step = solve_triangular(self.factor.T, self.whitened(score), lower=False) / self.scale
-        return jnp.where(self.active, step, 0.0)
-
-    def inverse(self) -> Float[Array, "p p"]:
-        """J⁻¹, infinite for parameters that rows say nothing about."""
-        half = solve_triangular(self.factor, jnp.diag(1 / self.scale), lower=True)
-        return half.T @ half + jnp.diag(jnp.where(self.active, 0.0, jnp.inf))
-
-    def misfit(self, block: Block) -> Array:
-        """n s̄ᵀJ⁻¹s̄ / p of a block: about 1 by chance."""
-        return (self.whitened(block.score) ** 2).sum() / block.count() / jnp.maximum(self.active.sum(), 1)
-
-    def uncorrelated(self, direction: Array) -> Array:
-        """A direction of the scores with their correlations taken out, which are poorly known: damped."""
-        correlation = self.factor @ self.factor.T
-        damped = (correlation + DAMPING * jnp.eye(len(direction), dtype=direction.dtype)) / (1 + DAMPING)
-        turned = cho_solve((jnp.linalg.cholesky(damped), True), direction)
-        before, after = jnp.max(jnp.abs(direction)), jnp.max(jnp.abs(turned))
-        return turned * jnp.clip(after, before, LONGEST * before) / jnp.maximum(after, 1e-30)
-
-    def widest(self, rows: Array) -> Array:
-        """The largest standard error after so many rows, in units."""
-        half = solve_triangular(self.factor, jnp.diag(1 / self.scale), lower=True)
-        errors = jnp.sqrt((half**2).sum(0) / rows) / self.unit
-        return jnp.max(jnp.where(self.active, errors, 0.0))
-
-    def within(self, step: Array, most: float) -> Array:
-        """A step of at most so many units."""
-        return step * jnp.minimum(1.0, most / jnp.maximum(jnp.max(jnp.abs(step) / self.unit), 1e-30))
 
 
 class SettlingState(NamedTuple):
@@ -149,6 +59,12 @@ class SettlingState(NamedTuple):
     first: Float[Array, " p"]
     second: Float[Array, " p"]
     """The moments of Adam."""
+    typical: Float[Array, " p"]
+    """Running median of the sizes of the scores that are not zero."""
+    hidden: Bool[Array, ""]
+    """Whether huge scores hid the others in the latest block of the search."""
+    bound: Float[Array, ""]
+    """Of a score in the search then, in typical sizes."""
     information: Float[Array, "p p"]
     """J: the running mean of the outer products of the scores."""
     settled: Bool[Array, ""]
@@ -194,6 +110,9 @@ class Settling:
             scores=zero,
             first=zeros,
             second=zeros,
+            typical=zeros,
+            hidden=jnp.asarray(False),
+            bound=jnp.asarray(NARROW, dtype),
             information=jnp.zeros((size, size), dtype),
             settled=jnp.asarray(False),
             age=zero,
@@ -219,10 +138,14 @@ class Settling:
         vector, restore = ravel_pytree(theta)
         score, rows = -ravel_pytree(gradient)[0], jnp.asarray(rows, vector.dtype)
         bounded = None if bounded is None else ravel_pytree(bounded)[0].astype(bool)
-        state = state._replace(first=0.9 * state.first + 0.1 * score, second=0.99 * state.second + 0.01 * score**2)
+        state = state._replace(typical=_typical(state, jnp.abs(score) * jnp.sqrt(rows)))
+        state = branch(state.settled, lambda state, _: state, _within_bounds, state, rows)
         before = Information.of(state.information, _rows_of_information(state), vector, bounded)
+        beyond = (jnp.abs(score) * jnp.sqrt(rows) > WIDE * state.typical).mean()
+        score = self._bounded(state, score, before, rows)
+        state = state._replace(first=0.9 * state.first + 0.1 * score, second=0.99 * state.second + 0.01 * score**2)
         moved = vector + branch(state.settled, self._newton, self._search, state, score, before, rows)
-        state = self._remember(state, rows, score, moved)
+        state = self._remember(state, rows, score, moved, beyond)
         complete = _is_complete(state) | (state.watch.rows >= WATCH_BLOCK)
         moved, state = branch(complete, self._judge, lambda state, theta, _: (theta, state), state, moved, bounded)
         return restore(moved - vector), state
@@ -238,6 +161,13 @@ class Settling:
         if self.horizon is not None:
             spread = jnp.maximum(spread, 1 / (4 * self.horizon))
         return jnp.where(state.settled, spread * information.inverse(), jnp.nan)
+
+    def _bounded(self, state: SettlingState, score: Array, before: Information, rows: Array) -> Array:
+        """In the search, each number of a score by its typical size. Later the score as a whole, where it would more
+        than double J: a bound that grows with the rows, so that it costs nothing in the end."""
+        size = before.size(score * jnp.sqrt(rows)) * self._gain(state.age, GAIN, rows)
+        most = jnp.where(state.hidden, state.bound, WIDE) * state.typical / jnp.sqrt(rows)
+        return jnp.where(state.settled, score / jnp.sqrt(jnp.maximum(size, 1.0)), jnp.clip(score, -most, most))
 
     def _newton(self, state: SettlingState, score, before: Information, rows) -> Array:
         return before.within(self._gain(state.age, GAIN, rows) * before.solve(score), 0.1)
@@ -257,7 +187,7 @@ class Settling:
             return gain
         return jnp.maximum(gain, 1 - (1 - numerator / GAIN / self.horizon) ** rows)
 
-    def _remember(self, state: SettlingState, rows, score, theta) -> SettlingState:
+    def _remember(self, state: SettlingState, rows, score, theta, beyond) -> SettlingState:
         """The row in the running means."""
         age = state.age + rows
         recent = jnp.maximum(1 / (state.scores + 1), 1 / RECENT)
@@ -268,8 +198,8 @@ class Settling:
             age=age,
             information=state.information + weight * (rows * jnp.outer(score, score) - state.information),
             mean=state.mean + slow * (theta - state.mean),
-            block=state.block.add(rows, score, theta),
-            watch=state.watch.add(rows, score, theta),
+            block=state.block.add(rows, score, theta, beyond),
+            watch=state.watch.add(rows, score, theta, beyond),
         )
 
     def _judge(self, state: SettlingState, theta: Array, bounded: Array | None) -> tuple[Array, SettlingState]:
@@ -279,20 +209,27 @@ class Settling:
         watched = watch.rows >= WATCH_BLOCK
         J = jnp.where(state.settled, state.information, block.outer / block.count())
         now = Information.of(J, block.rows, theta, bounded)
-        misfit = now.misfit(block)
+        misfit = now.misfit(block.score, block)
         fits = ~state.settled & over & (misfit < 2.0)
+        heavy, hidden = block.heavy(), state.hidden
         clear = ~_faint(block, now, bounded) | (block.rows >= FAINT_ROWS)
+        clear = clear & (~heavy | (hidden & (state.bound >= LAST)))
         settles = fits & clear & (now.widest(block.count()) < WIDEST_ERROR)
         # About one run in a thousand has such a misfit by chance, and one block in a hundred such a smaller one.
-        jumped = state.settled & watched & (now.misfit(watch) > 1 + (7 * (2 * size) ** 0.5 + 10) / size)
+        jumped = state.settled & watched & (now.misfit(watch.score, watch) > 1 + (7 * (2 * size) ** 0.5 + 10) / size)
         slow = state.settled & over & (misfit > 1 + 3 * (2 / size) ** 0.5)
-        off = jumped | slow
-        again = off & (state.age < 3 * WATCH_BLOCK)
+        burst = state.settled & watched & watch.heavy() & ~hidden
+        off = jumped | slow | burst
+        again = burst | (off & (state.age < 3 * WATCH_BLOCK))
         start = block.theta / block.count() + now.within(now.solve(block.score / block.count()), 0.5)
         age = jnp.where(off, jnp.where(jumped, WATCH_BLOCK, jnp.maximum(block.rows / 4, WATCH_BLOCK)), state.age)
         length = jnp.where(over & (state.settled | fits), 2 * state.block_length, state.block_length)
+        searched = over & ~state.settled
+        bound = jnp.where(fits & hidden, jnp.where(state.bound < LAST, 2.0, FASTER) * state.bound, NARROW)
         return jnp.where(settles, start, theta), state._replace(
             settled=(state.settled | settles) & ~again,
+            hidden=burst | jnp.where(searched, heavy, hidden),
+            bound=jnp.where(again, NARROW, jnp.where(searched & ~settles, bound, state.bound)),
             age=jnp.where(settles, jnp.maximum(block.rows / 4, _first_block(size)), age),
             information=jnp.where(settles, J, state.information),
             block=block.clear_if(over | off),
@@ -303,6 +240,25 @@ class Settling:
             restarts=state.restarts + off,
             restarted_at=jnp.where(off, state.rows, state.restarted_at),
         )
+
+
+def _typical(state: SettlingState, sizes: Array) -> Array:
+    """The running medians after one more score: up or down by as much, whatever its size."""
+    step = jnp.maximum(TYPICAL_STEP, 1 / jnp.sqrt(state.scores + 1))
+    moved = state.typical * jnp.exp(step * jnp.sign(sizes - state.typical))
+    return jnp.where(sizes > 0, jnp.where(state.typical > 0, moved, sizes), state.typical)
+
+
+def _within_bounds(state: SettlingState, rows: Array) -> SettlingState:
+    """What the search remembers of scores, within the bounds of today: the first ones may have been much larger."""
+    most = jnp.maximum(WIDE, state.bound) * state.typical
+    scale = jnp.sqrt(jnp.diag(state.information))
+    share = jnp.where(scale > most, most / jnp.where(scale > 0, scale, 1.0), 1.0)
+    return state._replace(
+        first=jnp.clip(state.first, -most / jnp.sqrt(rows), most / jnp.sqrt(rows)),
+        second=jnp.minimum(state.second, most**2 / rows),
+        information=share[:, None] * state.information * share,
+    )
 
 
 def _is_complete(state: SettlingState) -> Bool[Array, ""]:
