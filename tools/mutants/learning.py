@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "no fallback is ignored",
         "learning/unlearned.py",
-        "0.0 if fallback else -jnp.inf",
+        "LEAST if fallback else -jnp.inf",
         "0.0",
         (f"{VERDICT}::test_what_was_learned_is_reported_in_any_case_without_a_fallback",),
     ),
