@@ -76,6 +76,7 @@ def test_pictures_show_the_modes():
     np.testing.assert_allclose(seen, 5, atol=1)
 
 
+@pytest.mark.slow
 def test_predictive_ranks_are_those_of_the_mixture():
     """The law of before has halves at ±10, and the row is what comes of 10: its rank among the predictions of x²/20 is
     in the middle; with a normal law of the same moments it is not."""

@@ -60,6 +60,7 @@ def test_a_transition_that_bends_far_from_the_prior_is_read_again():
     assert 0.85 < bs.metrics.coverage(*result.smooth().interval(0.9), states) < 0.95
 
 
+@pytest.mark.slow
 def test_an_emission_that_other_inputs_change_is_read_again():
     _, ys = rows(Dial(), POSITIONS)
     result = bs.learn(Dial(), ys, inputs=POSITIONS, progress=False)

@@ -130,7 +130,7 @@ def test_guard_does_not_cost_the_direction_at_two_particles():
         assert mean @ g > 0.5 * np.linalg.norm(mean) * np.linalg.norm(g), baseline
 
 
-@pytest.mark.parametrize("num_steps", [1, 20, 60])
+@pytest.mark.parametrize("num_steps", [1, pytest.param(20, marks=pytest.mark.slow), 60])
 def test_moment_corrected_is_exact_for_linear_gaussian(num_steps):
     """With all quadratic features every integrand is in their span: one run equals the exact value and gradient."""
     elbo, g = exact(num_steps)

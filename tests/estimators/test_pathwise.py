@@ -56,6 +56,7 @@ def test_is_unbiased_for_linear_gaussian_models(gamma):
     assert np.abs(scores).max() < bound(len(scores))
 
 
+@pytest.mark.slow
 def test_the_model_gradient_is_unbiased_for_linear_gaussian_models():
     """As above, for θ."""
     estimates = replicates(RecursivePathwise(16, features=Quadratic(cross=True), ridge=1e-9, learn_model=True), 1)
@@ -67,6 +68,7 @@ def test_the_model_gradient_is_unbiased_for_linear_gaussian_models():
     assert np.abs(scores).max() < bound(len(scores))
 
 
+@pytest.mark.slow
 def test_many_samples_are_close_to_the_exact_gradient():
     """One run: no average over replicates hides an error. 0.02 measured with 2 000 samples, noise of order 1/√N."""
     exact = Exact()(model(), family(), observations(), key=jax.random.key(0))
@@ -104,6 +106,7 @@ def test_increments_add_up_to_the_total():
     np.testing.assert_allclose(np.cumsum(found.increment.elbo), found.total.elbo, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_sensitivity_discounted_to_nothing_is_truncated_after_one_step():
     key = jax.random.key(4)
     found = [run(RecursivePathwise(6, s), observations(), key) for s in (Forward(0.0), Truncated(1))]
@@ -111,6 +114,7 @@ def test_a_sensitivity_discounted_to_nothing_is_truncated_after_one_step():
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_discounted_sensitivity_counts_the_past_less():
     """J_t = Σ_k δ^k (∂a_t/∂a_{t-k}) ∂_λ U: by hand from the Jacobians of single updates."""
     p, q, ys, delta = model(), family(), observations(), 0.6

@@ -154,6 +154,7 @@ def test_estimators_that_need_a_normal_law_say_so(estimator):
         eqx.filter_eval_shape(estimator.init, P, Q)
 
 
+@pytest.mark.slow
 def test_true_dynamics_are_no_worse_than_own_kernels_on_a_network():
     """Five states: the mean of the ELBO and how much it varies over 100 runs. Four standard errors are allowed. A
     normalizer from the samples themselves would lower the ELBO by more."""

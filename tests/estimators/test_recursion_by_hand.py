@@ -111,6 +111,7 @@ def test_averages_over_sampled_pairs_are_discounted():
     np.testing.assert_allclose(centered, gathered - gathered.mean(0), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_prior_of_a_window_is_frozen():
     """The marginal of a recurrent family has a λ of its own: the gradient does not go through the window's prior."""
     q = Recurrent.create(1, 1, 3, key=KEY)

@@ -170,6 +170,7 @@ def test_increment_is_renewal_without_forgetting():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_forward_equals_truncation_beyond_the_start():
     key, ys = jax.random.key(10), observations()
     exact, replayed = (run(RecursiveScore(N, sensitivity=s), ys, key) for s in (Forward(), Truncated(T)))

@@ -193,6 +193,7 @@ def impossible(x, u):
     return dist.Uniform(x - 1, x + 1).to_event(1)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_not_possible_fails_and_leaves_the_prediction():
     p = Toy(impossible)
     q = bs.GuidedMixture.from_model(p, components=2)
