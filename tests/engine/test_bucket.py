@@ -11,7 +11,7 @@ import backstream as bs
 from backstream.engine.spark import common
 from backstream.engine.spark.bucket import BEGINS_ANEW, Bucket, padded
 from backstream.engine.spark.recipe import Recipe, held
-from backstream.engine.spark.tables import Rows
+from backstream.engine.spark.tables import BucketRows
 from backstream.errors import InputError
 from backstream.estimators import LogScore
 from backstream.families import Guided
@@ -46,7 +46,7 @@ def rows(wanted, **problems):
     """`wanted` names streams and rows, as in ("a", 0)."""
     names = [name for name, _ in wanted]
     reasons = [problems.get(f"{name}{t}") for name, t in wanted]
-    return Rows(names, np.stack([DATA[name][t] for name, t in wanted]), None, reasons)
+    return BucketRows(names, np.stack([DATA[name][t] for name, t in wanted]), None, reasons)
 
 
 def between(first, end, names=NAMES):
@@ -106,7 +106,7 @@ def test_values_that_the_model_cannot_give_and_infinite_inputs_have_a_reason():
 
     bucket = Bucket(held(Counts(), Guided.from_model(Counts()), None, "float64"))
     ys, inputs = np.array([[2.0], [-1.0], [0.5], [3.0], [np.nan]]), np.array([[0.0], [0.0], [0.0], [np.inf], [0.0]])
-    reasons = bucket._reasons(Rows(list("abcde"), ys, inputs, [None] * 5), ys, inputs, {})
+    reasons = bucket._reasons(BucketRows(list("abcde"), ys, inputs, [None] * 5), ys, inputs, {})
     assert [reason is None for reason in reasons] == [True, False, False, False, True]
     assert "-1" in reasons[1] and "0.5" in reasons[2] and "input" in reasons[3]
 

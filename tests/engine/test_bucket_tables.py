@@ -14,7 +14,7 @@ from backstream.engine.spark.tables import (
     REFUSED,
     REJECTED,
     TIME,
-    Rows,
+    BucketRows,
     Told,
     as_pandas,
     in_order,
@@ -53,7 +53,9 @@ def test_blocks_hold_the_rows_of_their_bucket_whatever_the_order_in_which_they_c
 
 
 def test_each_row_has_a_verdict_and_a_row_that_was_set_aside_has_a_reason_and_no_count():
-    rows = Rows(["a", "b", "c", "d"], np.array([[1.0, 2.0], [np.nan, 2.0], [np.nan, np.nan], [1.0, 2.0]]), None, [])
+    rows = BucketRows(
+        ["a", "b", "c", "d"], np.array([[1.0, 2.0], [np.nan, 2.0], [np.nan, np.nan], [1.0, 2.0]]), None, []
+    )
     infos = blank_infos(4, Guided.from_model(model()), np.float64)
     infos = infos._replace(t=np.array([4, 4, 4, 0]), refused=np.array([False, True, False, False]))
     table = results_of(pa.table({"kept0": ["a", "b", "c", "d"]}), ["id"], rows, Told(infos, [None, None, None, "bad"]))

@@ -23,7 +23,7 @@ from backstream.runs.checkpoints import DamagedCheckpointError
 from backstream.runs.packed import pack, unpack
 
 from .recipe import Recipe
-from .tables import Rows, Told
+from .tables import BucketRows, Told
 
 LANES = (256, 32, 4)
 """Streams that advance together. There is a compiled program for each."""
@@ -101,7 +101,7 @@ class Bucket:
 
     # ---- rows --------------------------------------------------------------------------------------------------------
     def advance(
-        self, content: bytes | None, rows: Rows, now: int = 0, forget_after: int = 0, common: Any = None
+        self, content: bytes | None, rows: BucketRows, now: int = 0, forget_after: int = 0, common: Any = None
     ) -> Advanced:
         """Rows of a bucket.
 
@@ -135,7 +135,7 @@ class Bucket:
         return Advanced(self.close(self._taken(members, state)), Told(infos, reasons), sums)
 
     def _reasons(
-        self, rows: Rows, ys: np.ndarray, inputs: np.ndarray | None, lost: dict[str | None, str]
+        self, rows: BucketRows, ys: np.ndarray, inputs: np.ndarray | None, lost: dict[str | None, str]
     ) -> list[str | None]:
         """Why rows cannot be used."""
         plain, reasons = self._plain(ys, inputs), list(rows.problems)

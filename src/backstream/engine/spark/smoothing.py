@@ -8,7 +8,7 @@ import numpy as np
 from backstream import posterior
 
 from .bucket import Bucket, padded
-from .tables import Rows
+from .tables import BucketRows
 
 
 class Smoothed(NamedTuple):
@@ -18,7 +18,7 @@ class Smoothed(NamedTuple):
     std: np.ndarray
 
 
-def smooth(bucket: Bucket, content: bytes | None, rows: Rows, usable: np.ndarray) -> Smoothed:
+def smooth(bucket: Bucket, content: bytes | None, rows: BucketRows, usable: np.ndarray) -> Smoothed:
     """`content` is the bucket's state after all rows."""
     panel, laws = bucket.panel, Smoothed(*(np.full((len(rows.ys), bucket.panel.q.state_dim), np.nan) for _ in range(2)))
     if content is None:

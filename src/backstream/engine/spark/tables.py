@@ -22,7 +22,7 @@ OK, MISSING, REFUSED, REJECTED = "ok", "missing", "refused", "rejected"
 """The verdict on a row: used; used, but without any observation; its update was not finite; set aside."""
 
 
-class Rows(NamedTuple):
+class BucketRows(NamedTuple):
     """Rows of one bucket, in the order in which they count."""
 
     names: Sequence[str | None]
@@ -95,7 +95,7 @@ def in_order(table: pa.Table) -> pa.Table:
     return table.sort_by(order).combine_chunks()
 
 
-def rows_of(table: pa.Table, observed: int, inputs: int) -> Rows:
+def rows_of(table: pa.Table, observed: int, inputs: int) -> BucketRows:
     """The rows as a bucket takes them."""
 
     def numbers(names: list[str]) -> np.ndarray:
@@ -103,11 +103,11 @@ def rows_of(table: pa.Table, observed: int, inputs: int) -> Rows:
 
     ys = numbers([observed_column(i) for i in range(observed)])
     us = numbers([input_column(i) for i in range(inputs)]) if inputs else None
-    return Rows(table[KEY].to_pylist(), ys, us, table[PROBLEM].to_pylist())
+    return BucketRows(table[KEY].to_pylist(), ys, us, table[PROBLEM].to_pylist())
 
 
 # ---- out -------------------------------------------------------------------------------------------------------------
-def results_of(table: pa.Table, kept: Sequence[str], rows: Rows, told: Told) -> pa.Table:
+def results_of(table: pa.Table, kept: Sequence[str], rows: BucketRows, told: Told) -> pa.Table:
     """One line for each row: the columns that are kept, then what is said of it."""
     infos, rejected = told.infos, np.array([reason is not None for reason in told.reasons], bool)
     verdict = np.where(np.isnan(rows.ys).all(axis=1), MISSING, OK).astype(object)
