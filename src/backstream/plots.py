@@ -188,7 +188,7 @@ def pit_histogram(axes: Axes, pits: Any, bins: int = 10) -> None:
     known = known[np.isfinite(known)]
     axes.hist(known, np.linspace(0, 1, bins + 1).tolist(), color=BLUE, alpha=0.7, density=True, label="rows")
     half = 1.96 * np.sqrt((bins - 1) / max(len(known), 1))
-    axes.axhspan(1 - half, 1 + half, color=GRAY, alpha=0.3, label="honest, 95 %")
+    axes.axhspan(1 - half, 1 + half, color=GRAY, alpha=0.3, label="expected, 95 %")
     axes.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
     _legend(axes)
