@@ -7,8 +7,10 @@ import numpyro.distributions as dist
 import pytest
 
 import backstream as bs
-from backstream.learning.plan_check import find_contradiction
+from backstream.engine.preparation import MOST_PLACES, prepare
+from backstream.learning.plan_check import PlanNews, find_contradiction
 from backstream.learning.records import Info
+from backstream.runs.config import Config
 
 ROWS = 400
 
@@ -100,6 +102,20 @@ def test_a_mixture_takes_over_what_another_plan_has_found():
     jax.tree.map(np.testing.assert_allclose, bent.moments(taken), affine.moments(state))
     after = jax.eval_shape(lambda state: bent.update(p, state, jnp.array([15.2])), taken)
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, taken)
+
+
+@pytest.mark.parametrize("record", [["1", ""], [1.0, ""], [1, None], [1], 1, None])
+def test_a_record_of_another_shape_is_refused(record):
+    """It may come from somebody else's checkpoint."""
+    with pytest.raises((TypeError, ValueError)):
+        PlanNews.restored(record)
+    assert PlanNews.restored([64, "so"]) == PlanNews(64, "so")
+
+
+def test_a_record_cannot_have_the_model_read_at_any_number_of_places():
+    config, place = Config(columns=bs.Columns(("y",)), precision="float64"), [[15.0], [0.1], None]
+    with pytest.raises(bs.InputError, match=f"at {MOST_PLACES + 1} places"):
+        prepare(Thermostat(), config, {"places": [place] * (MOST_PLACES + 1)})
 
 
 def infos(mean, std):

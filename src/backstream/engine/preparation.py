@@ -19,6 +19,9 @@ from backstream.learning.parameters import free_parameters
 from backstream.models import StateSpaceModel, check_model
 from backstream.runs.config import Config
 
+MOST_PLACES = 12
+"""Where a model is read beside the surroundings of its prior: beyond it a plan that does not hold is only doubted."""
+
 
 class Prepared(NamedTuple):
     """A learner that fits a model and a configuration."""
@@ -107,6 +110,8 @@ def prepare(model: StateSpaceModel, config: Config, record: dict[str, Any]) -> P
             raise ValueError(f"A run cannot have decided on {decided!r} components.")
         decided = None if decided is None else int(decided)
         places = tuple(Place.restored(place, config.precision) for place in record.get("places", ()))
+        if len(places) > MOST_PLACES:
+            raise ValueError(f"A run cannot have read its model at {len(places)} places.")
         learning = config.learning if decided is None else replace(config.learning, components=decided)
         watched, q, key = build(model, learning, u, config.model_optimizer, places)
     except (ValueError, TypeError) as error:

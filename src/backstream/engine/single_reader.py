@@ -10,21 +10,19 @@ from backstream.estimators import LogScore
 from backstream.families.guided.family import PlannedFamily
 from backstream.learning import Info, Report, Verdict, WatchedState
 from backstream.learning.component_check import CHECKED_ROWS, SEVERAL, can_be_checked, log_score_gap
-from backstream.learning.plan_check import PlanNews
+from backstream.learning.plan_check import NUM_PLACES, UNCHANGED, PlanNews
 from backstream.learning.watched_learner import later
 from backstream.models import StateSpaceModel
 from backstream.runs.config import Config
 from backstream.runs.logs import Rejected, decode_report, report_record
 
-from .preparation import Prepared, prepare
+from .preparation import MOST_PLACES, Prepared, prepare
 from .reader import Reader
 from .results import OF_ROWS, Filtered, Progress
 
 CHECKED_AFTER = 64, 256
 """Rows after which the posterior's plan is compared with the model for the first times. Later that is done after each
 multiple of the monitor's window."""
-MOST_PLACES = 8
-"""Where a model is read beside the surroundings of its prior: beyond it a plan that does not hold is only doubted."""
 
 
 class SingleReader(Reader):
@@ -37,7 +35,7 @@ class SingleReader(Reader):
         self._prepared: Prepared | None = None
         self._state: WatchedState | None = None
         self._latest: Report | None = None
-        self._plan = PlanNews()
+        self._plan = UNCHANGED
 
     def blank(self, record: dict[str, Any]) -> Any:
         self._prepared = prepare(self._model, self._config, record)
@@ -46,7 +44,7 @@ class SingleReader(Reader):
     def restore(self, tree: Any, record: dict[str, Any]) -> None:
         self._state, latest = tree, record.get("latest")
         self._latest = None if latest is None else decode_report(latest)
-        self._plan = PlanNews(*record.get("plan", ()))
+        self._plan = PlanNews.restored(record["plan"]) if "plan" in record else UNCHANGED
 
     def arrive(self, batch: Batch) -> None:
         pass
@@ -116,7 +114,7 @@ class SingleReader(Reader):
         found, watched = prepared.watched.contradiction(state), prepared.watched
         self._plan = self._plan._replace(contradicted="" if found is None else found.sentence())
         scored = isinstance(watched.learner.estimator, LogScore)
-        if found is None or not scored or len(prepared.places) >= MOST_PLACES:
+        if found is None or not scored or len(prepared.places) + 2 * NUM_PLACES > MOST_PLACES:
             return
         places = [place.record() for place in (*prepared.places, *found.places)]
         again = prepare(self._model, self._config, {**prepared.record(), "places": places})

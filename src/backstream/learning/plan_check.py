@@ -45,6 +45,14 @@ class PlanNews(NamedTuple):
     contradicted: str = ""
     """Where the model was not what it says when that was last looked at, and no better one was found."""
 
+    @classmethod
+    def restored(cls, record: Any) -> "PlanNews":
+        """From a checkpoint. Raises TypeError or ValueError where it is of another shape."""
+        row, contradicted = record
+        if type(row) is not int or not isinstance(contradicted, str):
+            raise TypeError("what has become of a plan is a row and a sentence")
+        return cls(row, contradicted)
+
 
 UNCHANGED = PlanNews()
 
